@@ -94,9 +94,8 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     const DeviceMemory t = room(int64_t{4} * ranges * s.rows * ranks);
     AdapterArguments a{};
     a.element = DType::bf16;
-    a.work = {count.as<int32_t>(), tiles.as<AdapterTile>(),
-              rows.as<int32_t>(),  of_rows.as<const AdapterEntry *>(),
-              lists.tall,          lists.many};
+    a.work = {count.as<int32_t>(), tiles.as<AdapterTile>(), rows.as<int32_t>(),
+              of_rows.as<const AdapterEntry *>(), lists.tall};
     a.most_ranks = ranks;
     a.x = x.data();
     a.columns = p.columns;

@@ -141,7 +141,8 @@ AttentionCase random_case(std::mt19937 &random, const int (&shape)[3]) {
             parent = c.add(parent, pick(1, 600), pick(0, 4) == 0 ? 1 : 0);
         }
         for (int requests = pick(1, 40); requests > 0; --requests) {
-            const int tokens = pick(0, 3) > 0 ? 1 : pick(1, 200);
+            const int kind = pick(0, 7); // decodes, checks proposed tokens, or is a prompt
+            const int tokens = kind < 4 ? 1 : pick(1, kind < 6 ? 17 : 200);
             c.add(parent, tokens + (pick(0, 1) ? pick(0, 700) : 0), tokens);
         }
     }

@@ -2,12 +2,14 @@
 // device.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "elementwise/elementwise.h"
+#include "elementwise/quantize.h"
 
 #include "device/device.h"
 
@@ -59,6 +61,25 @@ inline double copy_rate() { // bytes read and written per second
                                 cudaMemcpyDeviceToDevice, nullptr));
     });
     return 2e3 * static_cast<double>(kBytes) / static_cast<double>(took);
+}
+
+// Rows of noise in e4m3, each scaled by its maximum.
+inline DeviceMemory noise_in_e4m3(int64_t rows, int32_t width, uint64_t seed, float deviation) {
+    constexpr int64_t at_once = 65536;
+    DeviceMemory memory = require(DeviceMemory::create(rows * width, "noise"));
+    const DeviceMemory scales = require(DeviceMemory::create(4 * at_once, "scales"));
+    const DeviceMemory whole = noise(std::min(rows, at_once) * width, seed, deviation);
+    for (int64_t row = 0; row < rows; row += at_once) {
+        const QuantizeArguments arguments{DType::bf16,
+                                          whole.data(),
+                                          memory.data() + row * width,
+                                          {scales.as<float>()},
+                                          static_cast<int32_t>(std::min(at_once, rows - row)),
+                                          width};
+        require(launch_quantize_rows(arguments, nullptr));
+    }
+    require(cudaDeviceSynchronize());
+    return memory;
 }
 
 } // namespace batchllm::cuda

@@ -23,7 +23,6 @@
 
 #include "device_arrays.h"
 #include "elementwise/elementwise.h"
-#include "elementwise/quantize.h"
 #include "experts/grouped.h"
 #include "linear/linear.h"
 
@@ -46,25 +45,6 @@ struct Shape {
     Scaling scaling = Scaling::none; // of W: in bf16
     std::string kernel;              // "": all that run on this device
 };
-
-// Rows of noise in e4m3, each scaled by its maximum.
-DeviceMemory noise_in_e4m3(int64_t rows, int32_t width, uint64_t seed, float deviation) {
-    constexpr int64_t at_once = 65536;
-    DeviceMemory memory = require(DeviceMemory::create(rows * width, "noise"));
-    const DeviceMemory scales = require(DeviceMemory::create(4 * at_once, "scales"));
-    const DeviceMemory whole = noise(std::min(rows, at_once) * width, seed, deviation);
-    for (int64_t row = 0; row < rows; row += at_once) {
-        const QuantizeArguments arguments{DType::bf16,
-                                          whole.data(),
-                                          memory.data() + row * width,
-                                          {scales.as<float>()},
-                                          static_cast<int32_t>(std::min(at_once, rows - row)),
-                                          width};
-        require(launch_quantize_rows(arguments, nullptr));
-    }
-    require(cudaDeviceSynchronize());
-    return memory;
-}
 
 // The turns of each expert, `each` on average.
 std::vector<int32_t> counts_of(const Shape &shape, int32_t each, Spread spread) {

@@ -1,6 +1,7 @@
 // Products with four-bit weights (cuda/four_bits) beside those in bf16 and fp8: microseconds a product, the rate of its
 // arithmetic and, of small numbers of rows, of reading W. Dense layers beside cuBLASLt's products, and beside expanding W
-// to bf16 and cuBLASLt's product with that; experts beside the grouped products in bf16.
+// to bf16 and cuBLASLt's product with that; experts beside the grouped products in bf16, and those in mxfp4 beside the
+// products of x in e4m3.
 //
 //     four_bits                            all shapes, 16 to 16,384 rows
 //     four_bits --shapes gpt-oss --rows 256 --seconds 0.2
@@ -166,11 +167,41 @@ class Bench {
                                 source, nullptr));
             }
         }
+        if (has_e4m3()) pack_for_e4m3(source);
         require(cudaDeviceSynchronize());
         const float ms = time_launches(2, [&] {
             require(launch_pack({packed_, DType::bf16, four_.back().data()}, source, nullptr));
         });
         packing_ = 1e-6 * static_cast<double>(s_.rows) * s_.columns / 2 / static_cast<double>(ms);
+    }
+
+    bool has_e4m3() const {
+        return s_.experts > 0 && s_.form == PackedForm::mxfp4 && !o_.alone && !o_.sm80;
+    }
+    void pack_for_e4m3(const PackSource &source) {
+        const PackedShape shape{PackedForm::mxfp4_e4m3, s_.rows, s_.columns};
+        factors_ = room(int64_t{experts_} * s_.rows * 4);
+        for (int i = 0; i < copies_; ++i) {
+            w8_.push_back(require(zeroed_memory(shape.bytes() * experts_, "W")));
+            for (int e = 0; e < experts_; ++e) {
+                require(launch_pack({shape, DType::bf16, w8_.back().data() + e * shape.bytes(),
+                                     factors_.as<float>() + int64_t{e} * s_.rows},
+                                    source, nullptr));
+            }
+        }
+        const auto scales = static_cast<size_t>(most_turns_ * scale_groups(s_.columns));
+        scales_ = upload(std::vector<float>(scales, 0.01F));
+        x8_ = noise_in_e4m3(most_turns_, s_.columns, 3, 1);
+        y_scales_ = room(most_turns_ * scale_groups(s_.rows) * 4);
+    }
+    GroupedArguments grouped_e4m3(int copy) const {
+        GroupedArguments a = grouped(copy);
+        a.element = DType::e4m3;
+        a.x = x8_.data();
+        a.w = w8_[static_cast<size_t>(copy)].data();
+        a.scales = {Scaling::rows, scales_.as<float>(), factors_.as<float>(), y_scales_.as<float>(),
+                    DType::bf16};
+        return a;
     }
 
     FourBitArguments arguments(int copy, int32_t rows) const {
@@ -275,14 +306,19 @@ class Bench {
                     [&](int copy) { product(w_[static_cast<size_t>(copy)].data(), rows); });
             }
             calls.emplace_back([&](int copy) { expand(copy); });
-            fp8 = s_.experts == 0 &&
-                  linear_.has(s_.rows, s_.columns, Scaling::rows, DType::bf16, false, most_);
-            if (fp8) {
+            const bool dense = s_.experts == 0;
+            fp8 = has_e4m3() || (dense && linear_.has(s_.rows, s_.columns, Scaling::rows,
+                                                      DType::bf16, false, most_));
+            if (has_e4m3()) {
+                calls.emplace_back([&](int copy) {
+                    require(launch_mxfp4_e4m3_sm90(grouped_e4m3(copy), o_.sms, nullptr));
+                });
+            } else if (fp8) {
                 if (scales_.bytes() == 0) {
                     scales_ = upload(std::vector<float>(
                         static_cast<size_t>(std::max<int64_t>(padded_rows(most_), s_.rows)),
                         0.01F));
-                    x8_ = random_bytes(padded_rows(most_) * s_.columns, true);
+                    x8_ = noise_in_e4m3(padded_rows(most_), s_.columns, 3, 1);
                     for (int i = 0; i < copies_; ++i) {
                         w8_.push_back(random_bytes(int64_t{s_.rows} * s_.columns, true));
                     }
@@ -321,7 +357,7 @@ class Bench {
     double packing_ = 0;
     Linear linear_;
     DeviceMemory x_, y_, bias_, expanded_, scales_, row_of_, tiles_, tile_count_;
-    DeviceMemory x8_;
+    DeviceMemory x8_, factors_, y_scales_;
     std::vector<DeviceMemory> four_, w_, w8_;
 };
 

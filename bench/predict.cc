@@ -6,8 +6,8 @@
 //                                   was tested on the others
 //     predict [DEVICE] --common-prefixes      jobs whose prefixes have a common prefix, on several models: rows/s with
 //                                   levels 1, 2 and auto
-//     predict [DEVICE] --job NAME ..    the same of one job, changed as bench/throughput changes
-//                                       it: --model --rows
+//     predict [DEVICE] --job NAME ..    the same of one job, and its seconds by part, changed as
+//                                       bench/throughput changes it: --model --rows
 //                                   --prefix --common --own --sharing --spread --new --step-tokens --kv-gib
 //
 // DEVICE: a name, or a file of one (src/backend/sim/device_costs.h); default h200.
@@ -130,7 +130,12 @@ Status show_common_prefixes(const std::string &device, const Arguments *of_one) 
         if (!of_one->model.empty()) job.job.model = of_one->model.c_str();
         job.step_tokens = static_cast<int64_t>(of_one->step_tokens);
         job.kv_gib = of_one->kv_gib;
-        return show_levels(job, device);
+        RETURN_IF_ERROR(show_levels(job, device));
+        ASSIGN_OR_RETURN(const Predicted p, predict_job(job, device));
+        std::printf(
+            "seconds: linear %.2f, attention %.2f, elementwise %.2f, logits %.2f, step %.2f\n",
+            p.parts.linear, p.parts.attention, p.parts.elementwise, p.parts.logits, p.parts.step);
+        return {};
     }
     for (const char *model : models_with_heads) {
         for (const NamedJob &named : jobs_with_heads()) {

@@ -26,14 +26,24 @@ inline int32_t scripted_token(std::span<const int32_t> prompt, int32_t position,
     return prompt[static_cast<size_t>(place + generated % part)];
 }
 
+// Sees every batch, and what it took on the device.
+class BatchWatch {
+  public:
+    virtual ~BatchWatch() = default;
+    virtual void began(const TokenBatch &batch) = 0;
+    virtual void ended(double device_seconds) = 0; // the oldest that began
+};
+
 class ScriptedBackend final : public Backend {
   public:
-    ScriptedBackend(std::unique_ptr<Backend> inner, int32_t part)
-        : inner_(std::move(inner)), part_(part) {}
+    // watch: may be null.
+    ScriptedBackend(std::unique_ptr<Backend> inner, int32_t part, BatchWatch *watch = nullptr)
+        : inner_(std::move(inner)), part_(part), watch_(watch) {}
 
     const BackendInfo &info() const override { return inner_->info(); }
     Status forward(const TokenBatch &batch) override {
         RETURN_IF_ERROR(inner_->forward(batch));
+        if (watch_ != nullptr) watch_->began(batch);
         std::vector<int32_t> &tokens = scripts_.emplace_back();
         for (const OutputRow &row : batch.outputs) {
             tokens.push_back(row.task != Task::generate
@@ -48,6 +58,7 @@ class ScriptedBackend final : public Backend {
         for (size_t i = 0; i < scripts_.front().size(); ++i)
             output->samples[i].token = scripts_.front()[i];
         scripts_.pop_front();
+        if (watch_ != nullptr) watch_->ended(inner_->last_run_seconds());
         return {};
     }
     bool ready() const override { return inner_->ready(); }
@@ -58,6 +69,7 @@ class ScriptedBackend final : public Backend {
   private:
     std::unique_ptr<Backend> inner_;
     int32_t part_;
+    BatchWatch *watch_;
     std::deque<std::vector<int32_t>> scripts_; // of the batches in flight
 };
 

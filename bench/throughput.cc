@@ -16,7 +16,7 @@
 //     --quantize fp8                the layers' matrices in e4m3 with a scale per row, as at load
 //     --kv-type fp8                 keys and values in e4m3
 //     --adapters N --rank R         N adapters of rank R (16 by default; 0: rows differ as if they had adapters)
-//     --adapted all|attention       which matrices they change
+//     --adapted all|attention|experts   which matrices they change: all but experts', or these alone
 //     --adapter-gib N               room for them on the device
 //     --reproducible                a row's results are the same bits in any step
 //     --skew                        again with half of the turns for an eighth of the experts; ratio

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "backend/backend.h"
@@ -28,7 +30,7 @@ class BenchAdapters {
         const auto rank = static_cast<int64_t>(arguments.rank);
         if (rank == 0) return made;
         auto adapter = std::make_shared<Adapter>();
-        made->fill(model, rank, arguments.adapted == "attention", adapter.get());
+        made->fill(model, rank, arguments.adapted, adapter.get());
         ASSIGN_OR_RETURN(const int64_t bytes, backend.adapter_bytes(*adapter));
         for (size_t i = 0; i < count; ++i) {
             auto source = std::make_shared<AdapterSource>();
@@ -65,10 +67,10 @@ class BenchAdapters {
         }
     }
 
-    void fill(const Model &model, int64_t rank, bool attention_alone, Adapter *adapter) {
+    void fill(const Model &model, int64_t rank, const std::string &adapted, Adapter *adapter) {
         int64_t widest = 0;
         for (const Layer &layer : model.layers) {
-            each_matrix(layer, attention_alone, [&](const Tensor &w) {
+            each_matrix(layer, adapted, [&](const Tensor &w) {
                 widest = std::max({widest, w.rows, w.columns});
             });
         }
@@ -80,30 +82,32 @@ class BenchAdapters {
             numbers[i] = static_cast<uint16_t>(0x3b80 + random() % 0x100 + random() % 2 * 0x8000);
         }
         for (const Layer &layer : model.layers) {
-            int32_t number = 0; // what has equal data has one A
-            each_matrix(layer, attention_alone, [&](const Tensor &w) {
+            int32_t number = 0; // what has equal data has one A, so that 64 in a row have not
+            each_matrix(layer, adapted, [&](const Tensor &w) {
                 LowRank change;
                 change.a.dtype = change.b.dtype = DType::bf16;
                 change.a.rows = change.b.columns = rank;
                 change.a.columns = w.columns;
                 change.b.rows = w.rows;
-                change.a.data = adapter->bytes[0].get() + 2 * number++;
+                change.a.data = adapter->bytes[0].get() + 2 * (number++ % 64);
                 change.b.data = adapter->bytes[0].get();
                 adapter->changes.emplace(&w, change);
             });
         }
     }
     template <typename Act>
-    static void each_matrix(const Layer &layer, bool attention_alone, const Act &act) {
-        if (const Attention *a = layer.attention()) {
-            for (const Weight *w : {&a->q, &a->k, &a->v, &a->o}) {
+    static void each_matrix(const Layer &layer, const std::string &adapted, const Act &act) {
+        const auto all = [&](std::initializer_list<const Weight *> weights) {
+            for (const Weight *w : weights) {
                 if (*w) act(w->values);
             }
-        }
+        };
+        const Attention *a = layer.attention();
+        if (a != nullptr && adapted != "experts") all({&a->q, &a->k, &a->v, &a->o});
         const FeedForward *f = layer.feed_forward();
-        if (f == nullptr || attention_alone) return;
-        for (const Weight *w : {&f->gate, &f->up, &f->down}) {
-            if (*w) act(w->values);
+        if (f != nullptr && adapted == "all") all({&f->gate, &f->up, &f->down});
+        if (const Experts *experts = layer.experts(); experts != nullptr && adapted == "experts") {
+            for (const FeedForward &e : experts->each) all({&e.gate, &e.up, &e.down});
         }
     }
 

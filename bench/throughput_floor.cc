@@ -5,7 +5,8 @@
 
 namespace batchllm {
 
-AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes) {
+AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes, double rate)
+    : bandwidth(rate) {
     for (const Layer &layer : model.layers) {
         const LinearAttention *linear = layer.linear_attention();
         of_state_ += 4.0 * static_cast<double>(linear != nullptr ? linear->matrices_size()
@@ -14,9 +15,13 @@ AttentionFloor::AttentionFloor(const Model &model, int32_t key_bytes) {
         if (a == nullptr) continue;
         auto at = std::find_if(layers_.begin(), layers_.end(),
                                [&](const Layers &l) { return l.window == a->window; });
-        if (at == layers_.end()) at = layers_.insert(at, Layers{a->window, 0, 0});
-        at->pair += 4.0 * a->heads * a->head_dim;
-        at->key += 2.0 * a->kv_heads * a->head_dim * key_bytes;
+        if (at == layers_.end()) at = layers_.insert(at, Layers{a->window, 0, 0, 0});
+        // Of latents the plain form for prompts, without what expanding takes, and the absorbed one for decode.
+        const Latent &latent = a->latent;
+        const double pair = 4.0 * a->heads * a->head_dim;
+        at->pair += latent ? 2.0 * a->heads * (latent.query_dim() + latent.value_dim) : pair;
+        at->decode_pair += latent ? 2.0 * a->heads * (2 * latent.rank + latent.turned) : pair;
+        at->key += static_cast<double>(a->kept_size()) * key_bytes;
     }
 }
 
@@ -54,9 +59,9 @@ void AttentionFloor::add(const TokenBatch &batch, const Layers &layers) {
     }
     for (const Seen &seen : seen_) {
         const double read = layers.key * seen.keys;
-        const double arithmetic = layers.pair * static_cast<double>(seen.pairs);
+        const double arithmetic = layers.decode_pair * static_cast<double>(seen.pairs);
         bytes += read;
-        decode_excess += std::max(0.0, arithmetic / kFlops - read / kBandwidth);
+        decode_excess += std::max(0.0, arithmetic / kFlops - read / bandwidth);
     }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "cuda_backend.h"
 #include "model/model.h"
@@ -15,7 +16,8 @@ namespace batchllm {
 
 struct Measured {
     int64_t steps = 0, full = 0, tokens = 0, sampled = 0, preemptions = 0;
-    int64_t most_rows = 0; // maximum rows that decode in one step
+    int64_t most_rows = 0;            // maximum rows that decode in one step
+    std::vector<int64_t> step_tokens; // [steps]
     double seconds = 0, backend = 0, scheduler = 0, host = 0, waited = 0;
     uint64_t hash = 0; // of all tokens, in row order
     AttentionFloor attention;

@@ -192,6 +192,9 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                                          [&name = key](const auto &s) { return name == s.first; });
         if (key == "random_weights" && value == "skewed") {
             forward.random_weights = forward.skewed_routing = true;
+        } else if (key == "tuning" && value == "at_once") {
+            forward.tune = true;
+            forward.untimed_steps = 0;
         } else if (found != std::end(switches)) {
             ASSIGN_OR_RETURN(*found->second, read_switch(key, value));
         } else if (key == "residual") {

@@ -852,6 +852,9 @@ typedef struct batchllm_stats {
     int64_t picture_loads;          /* computed on devices, repeated ones included */
     double picture_prepare_seconds; /* read, decoded and resized: on all threads */
     double picture_wait_seconds;    /* that steps waited for it */
+    /* Drafts. */
+    int64_t draft_tokens;          /* proposed and computed (docs/drafts.md) */
+    int64_t draft_tokens_accepted; /* of these, right: tokens that needed no step of their own */
 } batchllm_stats;
 
 /* The caller sets stats->struct_size. */
@@ -1090,6 +1093,9 @@ typedef struct batchllm_table_options {
                                     order, on the calling thread; nonzero: the call fails (STOPPED).
                                     It must not call into the library. NULL (default): never */
     void *stop_user;
+    const int32_t *pictures; /* [n] chat: how many pictures each row has (batchllm_add_table_pictures).
+                                So many parts {"type": "image"} come before the template's text.
+                                NULL (default): none. In text, the template has the placeholders */
 } batchllm_table_options;
 
 BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, size_t struct_size);
@@ -1119,6 +1125,14 @@ BATCHLLM_API const batchllm_column *batchllm_table_prompts(const batchllm_table 
 BATCHLLM_API int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
                                         const uint64_t *tags, const batchllm_params *params,
                                         int64_t params_count);
+/* The same for rows with pictures. column: as for batchllm_add_pictures; the table says whether its
+ * prompts are conversations. */
+BATCHLLM_API int32_t batchllm_add_table_pictures(batchllm_engine *engine,
+                                                 const batchllm_table *table,
+                                                 const batchllm_picture_column *column,
+                                                 const uint64_t *tags,
+                                                 const batchllm_params *params,
+                                                 int64_t params_count);
 
 /* How rows and fields were ordered. A hit rate is the share of all bytes in moving lines that
  * belong to whole lines with which a row begins exactly like the row before it. It is 0 with
@@ -1490,6 +1504,16 @@ typedef struct batchllm_journal_info {
 /* The caller sets info->struct_size. */
 BATCHLLM_API int32_t batchllm_journal_get_info(const batchllm_journal *journal,
                                                batchllm_journal_info *info);
+
+/* For a job whose rows name pictures at paths (batchllm_pictures_options.folders): OUTPUT.pictures,
+ * beside the output, lists the files that `pictures` reads for rows from now on. Call it once, before
+ * such rows are read. Neither handle needs the other to live on. Costs a line of about 100 bytes for
+ * each file; with RESUME, a look at each listed file's size and time, and reading again those of
+ * which these differ. A journal without a state lists nothing.
+ * JOURNAL_MISMATCH: a file has another content than when an earlier run read it; the text names it.
+ * Files that are gone have not changed. */
+BATCHLLM_API int32_t batchllm_journal_use_pictures(batchllm_journal *journal,
+                                                   const batchllm_pictures *pictures);
 
 /* Appends a line for each of n rows.
  *   rows             [n] from 0 to 2^40 - 2; each row once in all runs

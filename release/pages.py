@@ -17,7 +17,7 @@ PARTS = {
     "Start": ["installing", "concepts", "coming-from-vllm", "models"],
     "Tasks": ["cli", "formats", "files", "tables", "chat", "pictures", "structured-output", "embeddings", "predictions", "planning", "plan-file", "resuming", "report", "tokenizer", "adapters"],
     "Languages and clusters": ["python", "java", "spark", "ray"],
-    "Running": ["backends", "scheduling", "performance", "reproducible", "reliability"],
+    "Running": ["backends", "scheduling", "drafts", "performance", "reproducible", "reliability"],
     "Reference": ["reference-c", "reference-cpp", "reference-python", "reference-java"],
 }
 
@@ -33,13 +33,17 @@ def comment_text(comment, names):
     lines = [re.sub(r"^\s*(/\*|\*/|\*|//)? ?", "", line).rstrip() for line in comment.rstrip().removesuffix("*/").splitlines()]
     if any(line.startswith("  ") or re.search(r"\S {2,}\S", line) for line in lines):
         return "```text\n" + "\n".join(lines).strip("\n") + "\n```\n"
-    text = escape("\n".join(lines))
+    return linked("\n".join(lines), names) + "\n"
 
+
+def linked(text, names):
+    """Prose of the header as Markdown: what it names of itself is code, and leads to its heading."""
     def link(match):
-        name = match[0].replace("\\", "")
-        return f"[`{name}`](#{name.lower()})" if name in names else f"`{name}`"
+        called = match[0].replace("\\", "")
+        name = called.removesuffix("()")
+        return f"[`{called}`](#{name.lower()})" if name in names else f"`{called}`"
 
-    return re.sub(r"batchllm(\\_\w+)+|BATCHLLM(\\_\w+)+", link, text) + "\n"
+    return re.sub(r"(?<![`\w])(?:batchllm|BATCHLLM)(?:\\_\w*)+(?:\(\))?(?!`)", link, escape(text))
 
 
 def c_reference(header, title, opening):
@@ -47,7 +51,7 @@ def c_reference(header, title, opening):
     text = header.read_text()
     names = {name for pattern in DECLARED for name in re.findall(pattern, text, re.M)}
     first, _, rest = text.partition("#ifndef BATCHLLM_H")
-    out = [f"# {title}\n", opening, comment_text_of_opening(first)]
+    out = [f"# {title}\n", opening, comment_text_of_opening(first, names)]
     sections = re.split(r"^/\* ---- (.*?) -+ \*/$", rest, flags=re.M)
     for name, body in zip(sections[1::2], sections[2::2]):
         out.append(f"\n## {name}\n")
@@ -65,7 +69,7 @@ def c_reference(header, title, opening):
     return "\n".join(out)
 
 
-def comment_text_of_opening(text):
+def comment_text_of_opening(text, names):
     """The header's own prose: its example, and its rules as a list."""
     lines = [line[3:] if line.startswith(" * ") else "" for line in text.splitlines()]
     out, code = [], False
@@ -80,9 +84,9 @@ def comment_text_of_opening(text):
                 out.append("```")
                 code = False
         elif rule:
-            out += ["", f"**{rule[1]}.** {escape(rule[2])}"]
+            out += ["", f"**{rule[1]}.** {linked(rule[2], names)}"]
         else:
-            out.append(escape(line.strip()))
+            out.append(linked(line.strip(), names))
     return "\n".join(out) + "\n"
 
 
@@ -187,16 +191,25 @@ class Stage:
     def add(self, page, text):
         out = self.folder / page
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(LINK.sub(lambda match: f"[{match[1]}]({self.link(page, match[2])})", text))
+        out.write_text(LINK.sub(lambda match: f"[{self.label(page, match)}]({self.link(page, match[2])})", text))
+
+    def label(self, page, match):
+        """A link whose text is a page's file name has the page's title on the site."""
+        path = (ROOT / "docs" / posixpath.dirname(page) / match[2].partition("#")[0]).resolve()
+        if path.suffix != ".md" or not match[1].endswith(path.name) or not path.exists():
+            return match[1]
+        return re.search(r"^# (.*)$", path.read_text(), re.M)[1]
 
 
 def contents_list(everything):
     """index.md's lists of pages."""
-    out = []
-    for part, names in {**PARTS, "For contributors": sorted(everything - {name for names in PARTS.values() for name in names})}.items():
-        listed = [name for name in names if name in everything]
-        out.append(f"```{{toctree}}\n:hidden:\n:caption: {part}\n\n" + "\n".join(listed) + "\n```\n")
-    return "\n".join(out)
+    listed = {name for names in PARTS.values() for name in names}
+    others = sorted(name for name in everything - listed if not name.startswith("lab/") or name == "lab/README")
+    return "\n".join(list_of_pages(part, [name for name in names if name in everything]) for part, names in {**PARTS, "For contributors": others}.items())
+
+
+def list_of_pages(caption, names):
+    return f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(names) + "\n```\n"
 
 
 def java_reference(javadoc):
@@ -213,7 +226,8 @@ def stage(folder, javadoc):
         if page.startswith("site/") or page == "README.md":
             continue
         everything.add(page.removesuffix(".md"))
-        made.add(page, path.read_text())
+        notes = [f"/lab/{note.stem}" for note in sorted(path.parent.glob("*.md")) if note != path] if page == "lab/README.md" else []
+        made.add(page, path.read_text() + (list_of_pages("Notes", notes) if notes else ""))
     for path in [*docs.glob("*.svg"), *docs.glob("*.png")]:
         shutil.copyfile(path, folder / path.name)
     made.add("index.md", (docs / "site/index.md").read_text() + contents_list(everything))
@@ -298,6 +312,7 @@ def make(folder, staged, version, package, javadoc, python):
     if done.returncode != 0:
         warnings.append(f"Sphinx: exit status {done.returncode}")
     (folder / ".buildinfo").unlink(missing_ok=True)
+    shutil.rmtree(folder / "_sources", ignore_errors=True)
     return warnings + broken_links(folder)
 
 

@@ -52,6 +52,13 @@ ADAPTERS = {
     "qwen3_next_linear": ("qwen3_next_dense_f16", "float32", 1, dict(r=8, lora_alpha=8, target_modules="all-linear")),
     "lfm2_convolutions": ("lfm2_bf16", "float32", 1, dict(r=8, lora_alpha=8, target_modules=["in_proj", "out_proj", "w1", "w2", "w3"])),
     "granite_mamba": ("granite_hybrid_dense_f16", "float32", 1, dict(r=8, lora_alpha=8, target_modules=["in_proj", "out_proj", "q_proj"])),
+    # PEFT refuses Mamba's out_proj here.
+    "falcon_h1": ("falcon_h1_bf16", "bfloat16", 1, dict(
+        r=8, lora_alpha=16, target_modules=["in_proj", "q_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])),
+    "deepseek_latents": ("deepseek_v3_bf16", "float32", 1, dict(
+        r=8, lora_alpha=8, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"])),
+    "qwen2_moe_router": ("qwen2_moe_bf16", "float32", 1, dict(
+        r=4, lora_alpha=8, target_modules=["shared_expert_gate", "o_proj"], target_parameters=["mlp.gate.weight"])),
 }
 
 

@@ -13,6 +13,8 @@ typedef struct {
 typedef struct batchllm_frame {
     int64_t count;
     batchllm_frame_column *columns; /* [count] */
+    int32_t *pictures;              /* [picture_rows] how many a row has; NULL: none */
+    int64_t picture_rows;
 } batchllm_frame;
 
 static void batchllm_frame_free(batchllm_frame *frame) {
@@ -24,6 +26,7 @@ static void batchllm_frame_free(batchllm_frame *frame) {
         free(frame->columns[i].validity);
     }
     free(frame->columns);
+    free(frame->pictures);
     free(frame);
 }
 

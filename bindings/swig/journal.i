@@ -17,13 +17,15 @@ struct batchllm_journal {};
 }
 
 %apply batchllm_status {
-    int32_t batchllm_journal_get_info, int32_t batchllm_journal_sync, int32_t batchllm_journal_finish
+    int32_t batchllm_journal_get_info, int32_t batchllm_journal_sync, int32_t batchllm_journal_finish,
+    int32_t batchllm_journal_use_pictures
 }
 %batchllm_blocking(batchllm_journal_open_from)
 %batchllm_blocking(batchllm_journal_append_line_column)
 %batchllm_blocking(batchllm_journal_append_block_of)
 %batchllm_blocking(batchllm_journal_sync)
 %batchllm_blocking(batchllm_journal_finish)
+%batchllm_blocking(batchllm_journal_use_pictures)
 
 %newobject batchllm_journal_open_from;
 %inline %{

@@ -16,6 +16,8 @@ struct batchllm_pictures {};
 
 %batchllm_blocking(batchllm_pictures_open)
 %batchllm_blocking(batchllm_add_picture_columns)
+%batchllm_blocking(batchllm_add_table_picture_rows)
+%ignore batchllm_read_picture_column;
 %newobject batchllm_pictures_open;
 %inline %{
 /* folders: their names, each ended by a zero. */
@@ -49,15 +51,12 @@ static void batchllm_options_set_pictures(batchllm_engine_options *options, cons
     options->pictures = pictures;
 }
 
-/* Rows of texts (chat: conversations) with pictures: those of row i are items [rows[i], rows[i + 1]) of bytes.
- * kinds: one BATCHLLM_PICTURE_ for each item. */
-static batchllm_status
-batchllm_add_picture_columns(batchllm_engine *engine, int32_t chat, batchllm_view_bytes text,
-                             batchllm_view_i64 offsets, batchllm_view_i64 picture_rows,
-                             batchllm_view_bytes pictures, batchllm_view_i64 picture_offsets,
-                             batchllm_view_bytes kinds, batchllm_view_u64 tags,
-                             const batchllm_params_column *params) {
-    const int64_t n = batchllm_check_tags(tags, batchllm_rows_of("text", offsets, text.count));
+/* Checks the pictures of n rows: those of row i are items [rows[i], rows[i + 1]) of bytes. kinds: one
+ * BATCHLLM_PICTURE_ for each item. */
+static batchllm_status batchllm_read_picture_column(int64_t n, batchllm_view_i64 picture_rows,
+                                                    batchllm_view_bytes pictures,
+                                                    batchllm_view_i64 picture_offsets,
+                                                    batchllm_view_bytes kinds, batchllm_picture_column *column) {
     const int64_t items = batchllm_rows_of("pictures", picture_offsets, pictures.count);
     const int64_t rows = batchllm_rows_of("picture_rows", picture_rows, items);
     if (n < 0 || items < 0 || rows < 0) return BATCHLLM_ERROR_INVALID_ARGUMENT;
@@ -65,14 +64,47 @@ batchllm_add_picture_columns(batchllm_engine *engine, int32_t chat, batchllm_vie
         return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
                                    "pictures of %lld rows for %lld rows, and %lld kinds for %lld",
                                    (long long)rows, (long long)n, (long long)kinds.count, (long long)items);
-    batchllm_picture_column column = {0};
-    column.struct_size = sizeof column;
+    const batchllm_picture_column given = {
+        .struct_size = sizeof given,
+        .rows = picture_rows.data,
+        .bytes = (const uint8_t *)pictures.data,
+        .offsets = picture_offsets.data,
+        .kinds = (const uint8_t *)kinds.data,
+    };
+    *column = given;
+    return BATCHLLM_OK;
+}
+
+/* Rows of texts (chat: conversations) with pictures. */
+static batchllm_status
+batchllm_add_picture_columns(batchllm_engine *engine, int32_t chat, batchllm_view_bytes text,
+                             batchllm_view_i64 offsets, batchllm_view_i64 picture_rows,
+                             batchllm_view_bytes pictures, batchllm_view_i64 picture_offsets,
+                             batchllm_view_bytes kinds, batchllm_view_u64 tags,
+                             const batchllm_params_column *params) {
+    const int64_t n = batchllm_check_tags(tags, batchllm_rows_of("text", offsets, text.count));
+    batchllm_picture_column column;
+    const batchllm_status status =
+        batchllm_read_picture_column(n, picture_rows, pictures, picture_offsets, kinds, &column);
+    if (status != BATCHLLM_OK) return status;
     column.chat = chat;
-    column.rows = picture_rows.data;
-    column.bytes = (const uint8_t *)pictures.data;
-    column.offsets = picture_offsets.data;
-    column.kinds = (const uint8_t *)kinds.data;
     return batchllm_add_pictures(engine, n, text.data, offsets.data, &column, tags.data,
                                  params ? params->items : NULL, params ? params->count : 0);
+}
+
+static batchllm_status
+batchllm_add_table_picture_rows(batchllm_engine *engine, const batchllm_table *table,
+                                batchllm_view_i64 picture_rows, batchllm_view_bytes pictures,
+                                batchllm_view_i64 picture_offsets, batchllm_view_bytes kinds,
+                                batchllm_view_u64 tags, const batchllm_params_column *params) {
+    const batchllm_column *prompts = batchllm_table_prompts(table);
+    if (!prompts) return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "table is NULL");
+    batchllm_picture_column column;
+    const batchllm_status status =
+        batchllm_read_picture_column(batchllm_check_tags(tags, prompts->count), picture_rows, pictures,
+                                     picture_offsets, kinds, &column);
+    if (status != BATCHLLM_OK) return status;
+    return batchllm_add_table_pictures(engine, table, &column, tags.data, params ? params->items : NULL,
+                                       params ? params->count : 0);
 }
 %}

@@ -9,6 +9,7 @@
 %ignore batchllm_table_info;
 %ignore batchllm_table_get_info;
 %ignore batchllm_add_table;
+%ignore batchllm_add_table_pictures;
 %ignore batchllm_template_split;
 %ignore batchllm_template_order;
 
@@ -118,6 +119,17 @@ static batchllm_status batchllm_frame_extend(batchllm_frame *frame, int64_t colu
     return BATCHLLM_OK;
 }
 
+/* How many pictures each row has. */
+static batchllm_status batchllm_frame_pictures(batchllm_frame *frame, batchllm_view_i32 counts) {
+    int32_t *copy = malloc((size_t)counts.count * sizeof *copy + 1);
+    if (!copy) return batchllm_params_memory();
+    if (counts.count) memcpy(copy, counts.data, (size_t)counts.count * sizeof *copy);
+    free(frame->pictures);
+    frame->pictures = copy;
+    frame->picture_rows = counts.count;
+    return BATCHLLM_OK;
+}
+
 /* system: empty for none. */
 static batchllm_table *batchllm_table_create_from(const batchllm_frame *frame,
                                                   batchllm_view_bytes prompt, int32_t fields,
@@ -143,6 +155,11 @@ static batchllm_table *batchllm_table_create_from(const batchllm_frame *frame,
         options.system = message;
     }
     const int64_t rows = frame->count ? frame->columns[0].rows : 0;
+    options.pictures = frame->pictures;
+    if (*FAILURE == BATCHLLM_OK && frame->pictures && frame->picture_rows != rows)
+        *FAILURE = batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                                       "pictures of %lld rows for a table of %lld rows",
+                                       (long long)frame->picture_rows, (long long)rows);
     for (int64_t i = 0; *FAILURE == BATCHLLM_OK && i < frame->count; ++i) {
         const batchllm_frame_column *from = &frame->columns[i];
         if (from->rows != rows)

@@ -24,6 +24,8 @@ inline constexpr int32_t kAdapterParts = 8;
 inline constexpr int32_t kAdapterRange = 2048;
 // Rows of a tile at most: where adapters have many rows each, their A and B are read for more at once.
 inline constexpr int32_t kShortTile = 16, kTallTile = 64;
+// Columns of each of two parts that take turns in y, as experts' gate and up do (experts/tile.h).
+inline constexpr int32_t kPartTurn = 8;
 
 // On the device, for each adapter and product. Ranks are padded with zeros to multiples of 8.
 struct alignas(16) AdapterPart {
@@ -33,16 +35,18 @@ struct alignas(16) AdapterPart {
     float scale;
 };
 struct alignas(16) AdapterEntry {
-    const void *a; // [ranks, columns] of the element's type
-    const void *b; // packed_b() of each part
-    int32_t ranks; // rows of A; 0: the adapter does nothing here
-    int32_t unused[3];
+    const void *a;   // [ranks, columns] of the element's type
+    const void *b;   // packed_b() of each part
+    int32_t ranks;   // rows of A; 0: the adapter does nothing here
+    int32_t entries; // in an adapter's first: how many it has, those of experts last
+    int32_t unused[2];
     AdapterPart parts[kAdapterParts];
 };
 
 // Rows [begin, begin + count) of a list of rows have the adapter.
 struct alignas(16) AdapterTile {
-    const AdapterEntry *entries; // of the adapter: [products]
+    const AdapterEntry
+        *entries; // of the adapter: [products]; or of the tile's expert and those after it
     int32_t begin, count;
 };
 
@@ -50,10 +54,9 @@ struct alignas(16) AdapterTile {
 struct AdapterWork {
     const int32_t *tile_count; // [1]
     const AdapterTile *tiles;
-    const int32_t *rows;                // of x and y, by the adapters
+    const int32_t *rows; // of x, y and t, by the adapters; null: as they come, [0, ..)
     const AdapterEntry *const *entries; // of each row's adapter: [products]; null: it has none
     bool tall;                          // tiles have up to kTallTile rows, else kShortTile
-    bool many;                          // more tiles than a device has multiprocessors
 };
 
 struct AdapterArguments {
@@ -63,20 +66,24 @@ struct AdapterArguments {
     int32_t most_ranks; // of AdapterEntry::ranks, over the loaded adapters
     // x [rows, columns]; with scales it is in e4m3, as a base product takes it (linear/scaling.h).
     const void *x;
-    int32_t columns; // a multiple of 8
+    int32_t columns;       // a multiple of 8
+    const int32_t *x_rows; // of a place in the list; null: work's
     const float *x_scales;
     Scaling x_scaling;
     int64_t x_scale_stride; // blocks: from a block of columns to the next
     float *t;               // [ranges of columns, rows, t_stride]
     int32_t t_rows, t_stride;
     // y [rows, width] of y_type: bf16, f16 or f32. parts: first[p] is the first column of part p, first[parts] the end; all
-    // are multiples of 8.
+    // are multiples of 8, but in f32.
     void *y;
     DType y_type;
     int32_t width;
     int32_t parts;
     int32_t first[kAdapterParts + 1];
+    bool turns; // both parts take turns in y, kPartTurn columns each
     float alpha;
+    // Only rows [first_row, first_row + some_rows) are computed; y begins with the first of them. some_rows 0: all.
+    int32_t first_row, some_rows;
 };
 
 constexpr int32_t adapter_ranges(int64_t columns) {
@@ -128,6 +135,10 @@ struct alignas(16) AdapterPiece {
     int64_t places;      // A: columns; B: rows, a multiple of kPackedRows; with padding
     int64_t from_places; // that from has
     int32_t size, padded, stride, begin;
+    // B: where it is one of several that are packed as one: its first row and rank there, all ranks (0: its own), and what its
+    // elements are multiplied by.
+    int32_t to_row = 0, to_rank = 0, to_ranks = 0;
+    float factor = 1;
 };
 // pieces: on the device, [count].
 cudaError_t launch_adapter_pack(DType element, const AdapterPiece *pieces, int32_t count, int sms,

@@ -21,18 +21,11 @@ constexpr int32_t stride_of(int32_t rank) {
     return whole % 32 == 0 ? whole + 16 : whole;
 }
 
-// Columns of an item: as few as keep all multiprocessors busy, or where there are enough short tiles many, since before the
-// first of B a CTA waits for its tile, rows and t.
-__host__ __device__ constexpr int32_t slice_columns(const AdapterWork &work) {
-    return work.many && !work.tall ? 4096 : 512;
-}
-
 // Where an item's slice of y is. The parts' slices are numbered one after another.
 struct Slice {
     int32_t part, begin, end; // columns of y
 
-    __device__ Slice(const AdapterArguments &a, int32_t number) : part(0) {
-        const int32_t wide = slice_columns(a.work);
+    __device__ Slice(const AdapterArguments &a, int32_t wide, int32_t number) : part(0) {
         for (; part + 1 < a.parts; ++part) {
             const int32_t of_part = (a.first[part + 1] - a.first[part] + wide - 1) / wide;
             if (number < of_part) break;
@@ -42,14 +35,29 @@ struct Slice {
         end = min(begin + wide, a.first[part + 1]);
     }
 };
-int32_t slices_of(const AdapterArguments &a) {
-    int32_t slices = 0;
-    const int32_t wide = slice_columns(a.work);
-    for (int32_t p = 0; p < a.parts; ++p) {
-        slices += (a.first[p + 1] - a.first[p] + wide - 1) / wide;
+
+// Of short tiles a CTA waits for tile, rows and t as long as it computes: so slices are wide, as far as there are items enough
+// for all CTAs.
+struct Slices {
+    int32_t wide, count;
+
+    __device__ Slices(const AdapterArguments &a, int32_t tiles)
+        : wide(a.work.tall ? 512 : 4096), count(count_of(a)) {
+        while (wide > 512 && count * tiles < 2 * static_cast<int32_t>(gridDim.x)) {
+            wide /= 2;
+            count = count_of(a);
+        }
     }
-    return slices;
-}
+
+  private:
+    __device__ int32_t count_of(const AdapterArguments &a) const {
+        int32_t slices = 0;
+        for (int32_t p = 0; p < a.parts; ++p) {
+            slices += (a.first[p + 1] - a.first[p] + wide - 1) / wide;
+        }
+        return slices;
+    }
+};
 
 // Eight columns of y: of two bytes each, or of four.
 template <typename Y> struct Eight {
@@ -91,7 +99,7 @@ template <typename T> __device__ void take_t(const AdapterArguments &a, const Ad
     for (int n = threadIdx.x; n < 16 * tall * wide; n += kThreads) {
         const int32_t row = n / wide, column = n % wide * 4;
         float4 sum{};
-        if (row < tile.count && column < part.rank) {
+        if (row < tile.count && rows[row] >= 0 && column < part.rank) {
             const float *from = a.t + int64_t{rows[row]} * a.t_stride + part.first + column;
             for (int32_t r = 0; r < ranges; ++r, from += int64_t{a.t_rows} * a.t_stride) {
                 const float4 v = *reinterpret_cast<const float4 *>(from);
@@ -104,25 +112,36 @@ template <typename T> __device__ void take_t(const AdapterArguments &a, const Ad
     }
 }
 
+// Where the 8 columns of y from `column` on are in a row, and those so many further; columns count as if parts followed one
+// another.
+__device__ __forceinline__ int32_t place_of(const AdapterArguments &a, int32_t part,
+                                            int32_t column) {
+    return a.turns ? 2 * (column - a.first[part]) + part * kPartTurn : column;
+}
+__device__ __forceinline__ int32_t further(const AdapterArguments &a, int32_t columns) {
+    return a.turns ? 2 * columns : columns;
+}
+
 // Groups of 32 columns, kApart columns apart, and sixteens of the tile's rows from `first` on: their sums, added to y.
 constexpr int32_t kApart = kPackedRows * kWarps;
 template <typename T, typename Y, int Rows, int Groups>
 __device__ __forceinline__ void add_groups(const AdapterArguments &a, const AdapterTile &tile,
-                                           const AdapterPart &part, int32_t first, int32_t column,
-                                           int32_t end, const uint4 *b, const T *t,
+                                           const AdapterPart &part, int32_t number, int32_t first,
+                                           int32_t column, int32_t end, const uint4 *b, const T *t,
                                            const int32_t *rows) {
     const int lane = threadIdx.x % 32;
     const int32_t stride = stride_of(part.rank), own = column + lane % 4 * 8;
     const int32_t apart = part.rank * (kApart / 8); // units
-    Y *const of_y = static_cast<Y *>(a.y) + own;
+    Y *const of_y = static_cast<Y *>(a.y) + place_of(a, number, own);
+    const int32_t y_apart = further(a, kApart);
     Eight<Y> y[Groups][2 * Rows];
 #pragma unroll
     for (int i = 0; i < 2 * Rows; ++i) {
         const int row = first + 8 * i + lane / 4;
 #pragma unroll
         for (int g = 0; g < Groups; ++g) {
-            if (row < tile.count && own + g * kApart < end) {
-                y[g][i].load(of_y + int64_t{rows[row]} * a.width + g * kApart);
+            if (row < tile.count && rows[row] >= 0 && own + g * kApart < end) {
+                y[g][i].load(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
             }
         }
     }
@@ -179,32 +198,34 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
         const int row = first + 8 * i + lane / 4, half = i % 2 * 2;
 #pragma unroll
         for (int g = 0; g < Groups; ++g) {
-            if (row >= tile.count || own + g * kApart >= end) continue;
+            if (row >= tile.count || rows[row] < 0 || own + g * kApart >= end) continue;
             float(&s)[4][4] = sums[g][i / 2];
             y[g][i].add({s[0] + half, s[1] + half, s[2] + half, s[3] + half}, a.alpha);
-            y[g][i].store(of_y + int64_t{rows[row]} * a.width + g * kApart);
+            y[g][i].store(of_y + int64_t{rows[row] - a.first_row} * a.width + g * y_apart);
         }
     }
 }
 
 template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kThreads, 2)
-    expand(const __grid_constant__ AdapterArguments a, int32_t slices) {
+    expand(const __grid_constant__ AdapterArguments a) {
     // Of short tiles a warp has two groups at once, of tall ones two sixteens of rows: as many loads are in flight.
     constexpr int kRows = Tall == 1 ? 1 : 2, kGroups = Tall == 1 ? 2 : 1;
     extern __shared__ __align__(16) unsigned char shared[];
     int32_t *rows = reinterpret_cast<int32_t *>(shared); // [16 Tall]
     T *t = reinterpret_cast<T *>(shared + 16 * Tall * sizeof(int32_t));
-    const int32_t total = __ldg(a.work.tile_count) * slices;
+    const int32_t tiles = __ldg(a.work.tile_count);
+    const Slices slices(a, tiles);
+    const int32_t total = tiles * slices.count;
     const int warp = threadIdx.x / 32;
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
-        const Slice slice(a, number % slices);
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
+        const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = load_part(&entry, slice.part);
         if (part.rank == 0) continue;
         __syncthreads(); // what was there has been read
         if (threadIdx.x < tile.count) {
-            rows[threadIdx.x] = __ldg(a.work.rows + tile.begin + threadIdx.x);
+            rows[threadIdx.x] = row_at(a, tile.begin + static_cast<int32_t>(threadIdx.x));
         }
         __syncthreads();
         take_t<T>(a, tile, part, rows, Tall, t);
@@ -215,19 +236,21 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
             const int64_t group = (column - a.first[slice.part]) / kPackedRows;
             const uint4 *of_group = b + group * part.rank * (kPackedRows / 8);
             for (int32_t row = 0; row < tile.count; row += 16 * kRows) {
-                add_groups<T, Y, kRows, kGroups>(a, tile, part, row, column, slice.end, of_group, t,
-                                                 rows);
+                add_groups<T, Y, kRows, kGroups>(a, tile, part, slice.part, row, column, slice.end,
+                                                 of_group, t, rows);
             }
         }
     }
 }
 
 // f32: a thread has a column of y.
-__global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t slices) {
-    const int32_t total = __ldg(a.work.tile_count) * slices, ranges = adapter_ranges(a.columns);
+__global__ void expand_plain(const __grid_constant__ AdapterArguments a) {
+    const int32_t tiles = __ldg(a.work.tile_count), ranges = adapter_ranges(a.columns);
+    const Slices slices(a, tiles);
+    const int32_t total = tiles * slices.count;
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const AdapterTile tile = load_tile(a.work.tiles + number / slices);
-        const Slice slice(a, number % slices);
+        const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
+        const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = entry.parts[slice.part];
         if (part.rank == 0) continue;
@@ -235,10 +258,11 @@ __global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t
             reinterpret_cast<const float *>(static_cast<const uint4 *>(entry.b) + part.b_units);
         const int32_t wide = slice.end - slice.begin;
         for (int32_t n = threadIdx.x; n < tile.count * wide; n += kThreads) {
-            const int32_t place = tile.begin + n / wide, column = slice.begin + n % wide;
+            const int32_t row = row_at(a, tile.begin + n / wide), column = slice.begin + n % wide;
+            if (row < 0) continue;
             float sum = 0;
             for (int32_t k = 0; k < part.rank; ++k) {
-                const float *t = a.t + int64_t{a.work.rows[place]} * a.t_stride + part.first + k;
+                const float *t = a.t + int64_t{row} * a.t_stride + part.first + k;
                 float of_rank = 0;
                 for (int32_t r = 0; r < ranges; ++r) {
                     of_rank += t[int64_t{r} * a.t_rows * a.t_stride];
@@ -246,7 +270,9 @@ __global__ void expand_plain(const __grid_constant__ AdapterArguments a, int32_t
                 sum = fmaf(part.scale * of_rank,
                            b[packed_b(column - a.first[slice.part], k, part.rank)], sum);
             }
-            float *y = static_cast<float *>(a.y) + int64_t{a.work.rows[place]} * a.width + column;
+            const int32_t of_eight = a.turns ? column % kPartTurn : 0;
+            float *y = static_cast<float *>(a.y) + int64_t{row - a.first_row} * a.width +
+                       place_of(a, slice.part, column - of_eight) + of_eight;
             *y = fmaf(a.alpha, sum, *y);
         }
     }
@@ -257,7 +283,7 @@ cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
     const int ranks = std::min(a.most_ranks, kMostRanks);
     const int shared = 16 * Tall * static_cast<int>(sizeof(int32_t) + sizeof(T) * stride_of(ranks));
     const auto ctas = static_cast<unsigned>(2 * sms);
-    return launch_with_shared(expand<T, Y, Tall>, ctas, kThreads, shared, stream, a, slices_of(a));
+    return launch_with_shared(expand<T, Y, Tall>, ctas, kThreads, shared, stream, a);
 }
 template <typename T, typename Y>
 cudaError_t launch_of(const AdapterArguments &a, int sms, cudaStream_t stream) {
@@ -270,7 +296,7 @@ cudaError_t launch_of(const AdapterArguments &a, int sms, cudaStream_t stream) {
 cudaError_t launch_adapter_expand(const AdapterArguments &a, int sms, cudaStream_t stream) {
     if (a.parts < 1 || a.parts > kAdapterParts || a.width % 8 != 0) return cudaErrorInvalidValue;
     for (int32_t p = 0; p <= a.parts; ++p) {
-        if (a.first[p] % 8 != 0) return cudaErrorInvalidValue;
+        if (a.first[p] % 8 != 0 && a.element != DType::f32) return cudaErrorInvalidValue;
     }
     switch (a.element) {
     case DType::bf16:
@@ -283,7 +309,7 @@ cudaError_t launch_adapter_expand(const AdapterArguments &a, int sms, cudaStream
         break;
     case DType::f32:
         if (a.y_type != DType::f32) break;
-        expand_plain<<<static_cast<unsigned>(4 * sms), kThreads, 0, stream>>>(a, slices_of(a));
+        expand_plain<<<static_cast<unsigned>(4 * sms), kThreads, 0, stream>>>(a);
         return cudaGetLastError();
     default:
         break;

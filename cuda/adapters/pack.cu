@@ -32,7 +32,9 @@ template <typename T> __global__ void pack_pieces(const AdapterPiece *pieces, in
             const int64_t of_from = place / p.padded * p.stride + p.begin + in_head;
             const bool there = in_head < p.size && of_from < p.from_places && rank < p.rank;
             const int64_t at = p.is_b ? of_from * p.rank + rank : rank * p.from_places + of_from;
-            put(there ? element(p, at) : 0.0F, p.is_b ? packed_b(place, rank, p.ranks) : n,
+            const int32_t ranks = p.to_ranks > 0 ? p.to_ranks : p.ranks;
+            put(there ? p.factor * element(p, at) : 0.0F,
+                p.is_b ? packed_b(p.to_row + place, p.to_rank + rank, ranks) : n,
                 static_cast<T *>(p.to));
         }
     }

@@ -110,8 +110,8 @@ template <typename T, int Tall> struct Shrink {
                 float sum = 0;
 #pragma unroll
                 for (int w = 0; w < kWarps; ++w) sum += shared[w][row][column];
-                const int32_t of_x = __ldg(a.work.rows + tile.begin + 16 * i + row);
-                t[int64_t{of_x} * a.t_stride + column] = sum;
+                const int32_t own = row_at(a, tile.begin + 16 * i + row);
+                if (own >= 0) t[int64_t{own} * a.t_stride + column] = sum;
             }
         }
     }
@@ -136,7 +136,7 @@ template <typename T, int Tall> __global__ void __launch_bounds__(kThreads, Tall
 #pragma unroll
         for (int i = 0; i < 2 * Tall; ++i) {
             const int place = 8 * i + lane / 4;
-            rows[i] = place < tile.count ? __ldg(a.work.rows + tile.begin + place) : -1;
+            rows[i] = place < tile.count ? row_of_x(a, tile.begin + place) : -1;
         }
         const T *of_a = static_cast<const T *>(entry.a) + int64_t{first} * a.columns;
         const int32_t begin = range * kAdapterRange;
@@ -159,8 +159,10 @@ __global__ void shrink_plain(const __grid_constant__ AdapterArguments a) {
         const int32_t end = min(begin + kAdapterRange, a.columns);
         for (int32_t n = warp; n < tile.count * entry.ranks; n += warps) {
             const int32_t place = tile.begin + n / entry.ranks, rank = n % entry.ranks;
+            const int32_t row = row_at(a, place);
+            if (row < 0) continue;
             const float *x =
-                static_cast<const float *>(a.x) + int64_t{a.work.rows[place]} * a.columns;
+                static_cast<const float *>(a.x) + int64_t{row_of_x(a, place)} * a.columns;
             const float *w = static_cast<const float *>(entry.a) + int64_t{rank} * a.columns;
             float sum = 0;
             for (int32_t k = begin + lane; k < end; k += 32) sum = fmaf(x[k], w[k], sum);
@@ -169,7 +171,7 @@ __global__ void shrink_plain(const __grid_constant__ AdapterArguments a) {
                 sum += __shfl_xor_sync(~0u, sum, apart);
             }
             if (lane != 0) continue;
-            a.t[(int64_t{range} * a.t_rows + a.work.rows[place]) * a.t_stride + rank] = sum;
+            a.t[(int64_t{range} * a.t_rows + row) * a.t_stride + rank] = sum;
         }
     }
 }

@@ -37,7 +37,8 @@ template <int Tall> struct Feed {
             const int place = row + kCopied * i;
             x[i] = nullptr;
             if (place >= tile.count) continue;
-            const int64_t from = __ldg(arguments.work.rows + tile.begin + place);
+            const int64_t from = row_of_x(arguments, tile.begin + place);
+            if (from < 0) continue;
             x[i] = reinterpret_cast<const uint4 *>(static_cast<const T *>(arguments.x) +
                                                    from * columns + begin) +
                    chunk;
@@ -157,14 +158,16 @@ template <typename T, int Tall> __global__ void __launch_bounds__(kThreads)
                 float sum = 0;
 #pragma unroll
                 for (int w = 0; w < kWarps; ++w) sum += all[w][row][column];
-                t[int64_t{__ldg(a.work.rows + tile.begin + row)} * a.t_stride + column] = sum;
+                const int32_t own = row_at(a, tile.begin + row);
+                if (own >= 0) t[int64_t{own} * a.t_stride + column] = sum;
             }
         } else {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int place = 16 * warp + lane / 4 + 8 * half;
-                if (place >= tile.count) continue;
-                float *row = t + int64_t{__ldg(a.work.rows + tile.begin + place)} * a.t_stride;
+                const int32_t own = place < tile.count ? row_at(a, tile.begin + place) : -1;
+                if (own < 0) continue;
+                float *row = t + int64_t{own} * a.t_stride;
 #pragma unroll
                 for (int j = 0; j < kBlocks; ++j) {
                     if (j >= blocks) break;

@@ -14,4 +14,16 @@ __device__ __forceinline__ AdapterTile load_tile(const AdapterTile *from) {
     return tile;
 }
 
+// The row at a place of a list, or -1: it is not one of those to be computed.
+__device__ __forceinline__ int32_t row_at(const AdapterArguments &a, int32_t place) {
+    const int32_t row = a.work.rows != nullptr ? __ldg(a.work.rows + place) : place;
+    const bool outside = a.some_rows > 0 && static_cast<uint32_t>(row - a.first_row) >=
+                                                static_cast<uint32_t>(a.some_rows);
+    return outside ? -1 : row;
+}
+// Of x.
+__device__ __forceinline__ int32_t row_of_x(const AdapterArguments &a, int32_t place) {
+    return a.x_rows != nullptr ? __ldg(a.x_rows + place) : row_at(a, place);
+}
+
 } // namespace batchllm::cuda

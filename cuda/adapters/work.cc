@@ -38,7 +38,6 @@ void AdapterLists::list(std::span<const int32_t> slots,
             tiles.push_back({of_slots[slot], begin, std::min(height, end - begin)});
         }
     }
-    many = tiles.size() >= 256;
 }
 
 } // namespace batchllm::cuda

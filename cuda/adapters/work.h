@@ -13,7 +13,7 @@ struct AdapterLists {
     std::vector<int32_t> rows; // that have one, by slot, ascending within it
     std::vector<AdapterTile> tiles;
     std::vector<const AdapterEntry *> entries; // of each row, or null
-    bool tall = false, many = false;           // AdapterWork's
+    bool tall = false;                         // AdapterWork's
 
     // slots: of each row, or -1: none. of_slots: [slots].
     // short_alone: whatever rows there are, a row's sums are in one order.

@@ -61,7 +61,8 @@ struct AttentionItem {
     int32_t max_position;
     int32_t partial; // nonzero: some of its rows have slots
     int32_t once;    // bit s: no other item reads the keys of stretch s; bit 2: the first page has
-                     // an odd index in its node
+                     // an odd index in its node. Of a tile: its first query row among those
+                     // of the row_count tokens
     KeyStretch stretch[2]; // keys 0: none
 };
 

@@ -15,6 +15,11 @@ struct AttentionFamily {
     void (*set_costs)(WorklistOptions *options); // the shape and kv_bytes are already set
 };
 
+// Whether it is that of sm_90a, whose instructions other kernels use too.
+inline bool is_sm90(const AttentionFamily *family) {
+    return family != nullptr && family->most == 90;
+}
+
 // name: "auto", the device's best; or "sm80", "sm90" or "sm80_small" (sm80 as on devices with
 // little shared memory; for checks). Null if the name is unknown, or if the device does not run it.
 const AttentionFamily *find_attention(std::string_view name, int32_t major, int32_t minor);

@@ -9,7 +9,9 @@ namespace batchllm::cuda {
 WorklistBuilder::WorklistBuilder(std::span<const AttentionNode> nodes, int32_t tokens,
                                  const WorklistOptions &options)
     : nodes_(nodes), options_(options), ratio_(options.heads / options.kv_heads),
-      matrix_tokens_(std::max(1, kMatrixRows / ratio_)), stream_tokens_(kStreamRows / ratio_),
+      matrix_tokens_(options.tile_rows > 0 ? options.matrix_tokens
+                                           : std::max(1, kMatrixRows / ratio_)),
+      stream_tokens_(options.tile_rows > 0 ? options.stream_tokens : kStreamRows / ratio_),
       counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)),
       readers_(nodes.size()), reads_(nodes.size()) {
     for (const AttentionNode &node : nodes) {
@@ -44,6 +46,10 @@ void WorklistBuilder::read(Draft *draft, int32_t node, int32_t keys) {
 }
 
 double WorklistBuilder::time_of(bool matrix, size_t tokens, int64_t keys) const {
+    if (options_.tile_rows > 0) {
+        return ceil_div(static_cast<int32_t>(keys), kPageKeys) * options_.tile_us *
+               tiles_of(tokens);
+    }
     const double pages = static_cast<double>(keys) / kPageKeys * options_.head_dim / 128;
     if (!matrix) return pages * options_.stream_us;
     return static_cast<int32_t>(tokens) * ratio_ > kNarrowRows ? pages * options_.wide_us / 2
@@ -53,19 +59,20 @@ double WorklistBuilder::time_of(bool matrix, size_t tokens, int64_t keys) const 
 void WorklistBuilder::share_prefixes() {
     shared_.assign(nodes_.size(), false);
     if (!options_.share) return;
-    std::vector<std::vector<int32_t>> below(nodes_.size()); // decoding tokens under each node
+    std::vector<std::vector<int32_t>> below(nodes_.size()); // tokens under each node
     for (const AttentionNode &node : nodes_) {
-        if (node.token_count == 0 || !decodes(node)) continue;
+        if (node.token_count == 0 || !stacks(node)) continue;
         for (int32_t up = node.parent; up >= 0; up = nodes_[static_cast<size_t>(up)].parent) {
             for (int32_t t = 0; t < node.token_count; ++t) {
                 below[static_cast<size_t>(up)].push_back(node.token_begin + t);
             }
-            ++readers_[static_cast<size_t>(up)];
+            ++readers_[static_cast<size_t>(up)][decodes(node) ? 0 : 1];
         }
     }
     double saved = 0; // in SM time
     for (size_t i = 0; i < nodes_.size(); ++i) {
-        if (readers_[i] < 2) continue;
+        const auto [decoding, wider] = readers_[i];
+        if (decoding + wider < 2) continue;
         const size_t tokens = below[i].size();
         const bool matrix = static_cast<int32_t>(tokens) > stream_tokens_;
         const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
@@ -77,7 +84,8 @@ void WorklistBuilder::share_prefixes() {
         for (size_t first = 0; first < tokens; first += each) {
             together += time_of(matrix, std::min(each, tokens - first), keys) + options_.item_us;
         }
-        const double gain = readers_[i] * time_of(false, 1, keys) - together;
+        const double apart = decoding * time_of(false, 1, keys) + wider * time_of(true, 1, keys);
+        const double gain = apart - together;
         if (gain <= 0 && !options_.always_share) continue;
         shared_[i] = true;
         saved += gain;
@@ -123,10 +131,10 @@ void WorklistBuilder::stack(int32_t index, const std::vector<int32_t> &tokens) {
 
 void WorklistBuilder::own_items(int32_t index) {
     const AttentionNode &node = nodes_[static_cast<size_t>(index)];
-    const bool decode = decodes(node);
+    const bool decode = decodes(node), stacked = stacks(node);
     std::vector<int32_t> context; // nodes, oldest first
     for (int32_t up = node.parent; up >= 0; up = nodes_[static_cast<size_t>(up)].parent) {
-        if (!decode || !shared_[static_cast<size_t>(up)]) context.insert(context.begin(), up);
+        if (!stacked || !shared_[static_cast<size_t>(up)]) context.insert(context.begin(), up);
     }
     const int32_t each = decode ? stream_tokens_ : matrix_tokens_;
     for (int32_t first = 0; first < node.token_count; first += each) {

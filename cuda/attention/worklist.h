@@ -49,6 +49,10 @@ struct WorklistOptions {
     int32_t widened_room = 0;   // pages that AttentionArguments::wide has room for
     double widen_us = 1;        // SM time to widen 64 keys and values of a head (predicted)
     double widen_launch_us = 3; // least saving for widened pages in a launch (predicted)
+    // Where not 0 (latents on sm90): items are tiles of this many query rows, 64 keys of which take tile_us. The tiles of up
+    // to so many tokens stand beside each other, of matrix items and of stream ones.
+    int32_t tile_rows = 0, matrix_tokens = 0, stream_tokens = 0;
+    double tile_us = 0;
     std::span<const SeenTogether> together = {};
 };
 

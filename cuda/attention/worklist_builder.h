@@ -3,6 +3,7 @@
 // queues (worklist_items.cc).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -35,6 +36,11 @@ class WorklistBuilder {
 
   private:
     bool decodes(const AttentionNode &node) const { return node.token_count <= stream_tokens_; }
+    // Whether its queries may be stacked on a prefix beside others': decoding rows, those that check
+    // proposed tokens, and the ends of prompts.
+    bool stacks(const AttentionNode &node) const {
+        return decodes(node) || node.token_count * ratio_ <= kNarrowRows;
+    }
 
     KeyStretch stretch_of(int32_t index) const {
         const AttentionNode &node = nodes_[static_cast<size_t>(index)];
@@ -43,6 +49,11 @@ class WorklistBuilder {
     void read(Draft *draft, int32_t node, int32_t keys);
     // SM time of an item with `tokens` query tokens.
     double time_of(bool matrix, size_t tokens, int64_t keys) const;
+    // Jobs that share it.
+    int32_t tiles_of(size_t tokens) const {
+        const auto rows = static_cast<int32_t>(tokens) * ratio_;
+        return options_.tile_rows > 0 ? (rows + options_.tile_rows - 1) / options_.tile_rows : 1;
+    }
     bool is_wide(const Draft &draft) const {
         return draft.matrix && static_cast<int32_t>(draft.tokens.size()) * ratio_ > kNarrowRows;
     }
@@ -56,7 +67,7 @@ class WorklistBuilder {
     // `position`: whole pages, or the whole stretch.
     int32_t unseen_keys(const KeyStretch &stretch, int32_t position) const;
 
-    // Decides for each node with several decoding descendants whether they read it together.
+    // Decides for each node with several descendants that may be stacked whether they read it together.
     void share_prefixes();
     // Adds the items of a prefix that `tokens` read together. All tokens come after the whole
     // prefix, so only windows can hide parts of it.
@@ -98,6 +109,8 @@ class WorklistBuilder {
         double time;
     };
     void emit(Worklist *out);
+    // Makes one of each tile of an item.
+    void split_into_tiles(Worklist *out) const;
     // Orders the tokens to merge by when their last items come if both queues end together, because
     // the merging warps wait for one token after another.
     void order_merges(Worklist *out) const;
@@ -117,8 +130,9 @@ class WorklistBuilder {
     int32_t stream_tokens_;
     std::vector<int32_t> counts_; // [tokens] items that cover each
     std::vector<int32_t> positions_;
-    std::vector<int32_t> readers_; // [nodes] decoding nodes below each
-    std::vector<int32_t> reads_;   // [nodes] drafts that read its keys
+    // [nodes] below each: nodes that may be stacked and decode, and those with more tokens.
+    std::vector<std::array<int32_t, 2>> readers_;
+    std::vector<int32_t> reads_; // [nodes] drafts that read its keys
     std::vector<bool> shared_;
     std::vector<Draft> drafts_;
 };

@@ -20,7 +20,8 @@ void WorklistBuilder::emit(Worklist *out) {
     for (size_t i = 0; i < drafts_.size(); ++i) {
         const Draft &draft = drafts_[i];
         for (const Draft::Read &read : draft.stretches) lengths[i] += read.stretch.keys;
-        times[i] = time_of(draft.matrix, draft.tokens.size(), lengths[i]) + options_.item_us;
+        times[i] = time_of(draft.matrix, draft.tokens.size(), lengths[i]) +
+                   options_.item_us * tiles_of(draft.tokens.size());
         total += times[i];
     }
     const double share = total * options_.kv_heads / options_.sms;
@@ -30,7 +31,8 @@ void WorklistBuilder::emit(Worklist *out) {
         const Draft &draft = drafts_[i];
         const double queue_share =
             share / (draft.matrix ? options_.matrix_split : options_.stream_split);
-        const double limit = std::max(queue_share, least_time(draft));
+        const double limit =
+            std::max(queue_share * tiles_of(draft.tokens.size()), least_time(draft));
         const int64_t keys = lengths[i];
         const int32_t parts = std::max(1, static_cast<int32_t>(std::ceil(times[i] / limit)));
         const int64_t per_part = (keys + parts - 1) / parts;
@@ -55,6 +57,21 @@ void WorklistBuilder::emit(Worklist *out) {
     out->stream_items = static_cast<int32_t>(queues[1].size());
     order_merges(out);
     divide_sms(out);
+    if (options_.tile_rows > 0) split_into_tiles(out);
+}
+
+void WorklistBuilder::split_into_tiles(Worklist *out) const {
+    std::vector<AttentionItem> tiles;
+    const auto matrix_items = static_cast<size_t>(out->matrix_items);
+    for (size_t i = 0; i < out->items.size(); ++i) {
+        AttentionItem item = out->items[i];
+        for (item.once = 0; item.once < item.row_count * ratio_; item.once += options_.tile_rows) {
+            tiles.push_back(item);
+        }
+        if (i + 1 == matrix_items) out->matrix_items = static_cast<int32_t>(tiles.size());
+    }
+    out->stream_items = static_cast<int32_t>(tiles.size()) - out->matrix_items;
+    out->items = std::move(tiles);
 }
 
 void WorklistBuilder::order_merges(Worklist *out) const {
@@ -112,7 +129,8 @@ void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
             out->rows.push_back(
                 {token, -1, positions_[static_cast<size_t>(token)] + draft.shift, 0});
         }
-        queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled)});
+        queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled) /
+                                    tiles_of(draft.tokens.size())});
     }
 }
 
@@ -142,7 +160,7 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
     bool prompts = false;
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (reads_[i] > 0) keys += nodes_[i].keys;
-        prompts |= nodes_[i].token_count > 0 && !decodes(nodes_[i]);
+        prompts |= nodes_[i].token_count > 0 && !stacks(nodes_[i]);
     }
     if (!prompts) stream *= options_.decode_share;
     const double heads = options_.kv_heads, sms = options_.sms;

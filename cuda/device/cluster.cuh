@@ -27,9 +27,14 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) 
 // cluster scope would wait until all of them have reached global memory, which takes 1,000 cycles
 // or more.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+#if __CUDACC_VER_MAJOR__ >= 13
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                      address_in(barrier, rank))
                  : "memory");
+#else // its PTX has none that is relaxed; this one releases to the own CTA alone
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(barrier, rank))
+                 : "memory");
+#endif
 }
 // Writes x to another CTA's shared memory, and completes four bytes on a barrier there.
 __device__ __forceinline__ void store_async(uint32_t there, float x, uint32_t barrier_there) {

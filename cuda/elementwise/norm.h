@@ -31,14 +31,10 @@ struct DeviceNorm {
 inline constexpr int32_t kScaleGroup = 128;
 struct RowScales {
     float *data = nullptr;
-    // 0: a scale a row, at data[row]. Else one for each kScaleGroup elements, of which rows are made up, group g
+    // 0: a scale a row, at data[row]. Else one for each kScaleGroup elements (of a row's last there may be fewer), group g
     // of a row at data[g * group_stride + row * row_stride].
     int64_t group_stride = 0;
     int64_t row_stride = 1;
-
-    bool fits(int32_t width) const {
-        return data != nullptr && (group_stride == 0 || width % kScaleGroup == 0);
-    }
 };
 
 // Where what is passed on in e4m3 goes in 16 bits as well; null: nowhere.

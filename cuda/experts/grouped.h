@@ -33,11 +33,11 @@ inline int64_t padded_columns(int64_t columns, DType element) {
 // Of a product in e4m3.
 struct GroupedScales {
     Scaling scaling; // of W: rows or blocks
-    const float *x;  // [., columns / kScaleBlock]
+    const float *x;  // [., scale_groups(columns)]
     // Rows: [experts, rows]. Blocks: [experts, columns / kScaleBlock, rows / kScaleBlock][2], for each kScaleBlock
     // rows of W the scale of gate's and that of up's; where not gated, the same twice.
     const float *w;
-    float *y;     // gated: [turns, rows / 2 / kScaleBlock]
+    float *y;     // gated: [turns, scale_groups(rows / 2)]
     DType y_type; // of what is not gated: bf16 or f16
 };
 

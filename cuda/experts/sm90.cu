@@ -41,22 +41,6 @@ multiply(Ring *place, int steps, int group, float (&sums)[2][Turns / 2]) {
     release(before.empty());
 }
 
-// To all turns. A thread's rows of W are multiply's.
-template <int Turns> __device__ __forceinline__ void add_bias(const GroupedArguments &a,
-                                                              const GroupedWork &work, int group,
-                                                              float (&sums)[2][Turns / 2]) {
-    const float *bias = a.bias + int64_t{work.expert} * a.rows;
-    const int thread = threadIdx.x % 128;
-#pragma unroll
-    for (int b = 0; b < 2; ++b) {
-        const int row = work.column + group * 128 + b * 64 + thread / 32 * 16 + thread % 32 / 4;
-        const float low = row < a.rows ? __ldg(bias + row) : 0.0f;
-        const float high = row + 8 < a.rows ? __ldg(bias + row + 8) : 0.0f;
-#pragma unroll
-        for (int i = 0; i < Turns / 2; ++i) sums[b][i] += i % 4 < 2 ? low : high;
-    }
-}
-
 template <typename T, Epilogue F> __device__ void
 compute(const GroupedArguments &a, const Queue &queue, Ring place, unsigned char *shared) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
@@ -85,7 +69,7 @@ template <typename T, Epilogue F> __global__ void __launch_bounds__(kThreads, 1)
     const Queue queue(a);
     if (threadIdx.x >= kConsumers) {
         registers_fewer<56>();
-        feed<2>(a, queue, place, NoScales());
+        feed<2>(a, queue, place, PanelsOfW(a), NoScales());
     } else {
         registers_more<224>();
         compute<T, F>(a, queue, place, shared);

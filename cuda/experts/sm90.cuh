@@ -38,7 +38,7 @@ template <int Barriers> __device__ __forceinline__ void init_barriers(RingPlace<
 }
 
 // Calls act with each tile of this CTA; the next one's description is on its way meanwhile.
-template <typename Act>
+template <typename Queue, typename Act>
 __device__ __forceinline__ void for_each_tile(const Queue &queue, const Act &act) {
     int4 tile = queue.load(blockIdx.x);
     for (int number = blockIdx.x; number < queue.total; number += gridDim.x) {
@@ -61,13 +61,34 @@ __device__ __forceinline__ void with_turns(const GroupedWork &work, const Act &a
     with_turns(__shfl_sync(~0u, work.count, 0), act);
 }
 
+// W in panels: what a stage has of a tile's rows.
+struct PanelsOfW {
+    const std::byte *from;
+    int64_t step; // bytes
+    uint32_t bytes;
+
+    __device__ explicit PanelsOfW(const GroupedArguments &a)
+        : from(nullptr), step(int64_t{a.rows} * 128), bytes(0) {}
+    __device__ void begin(const GroupedArguments &a, const GroupedWork &work, int steps) {
+        from = static_cast<const std::byte *>(a.w) +
+               (int64_t{work.expert} * steps * a.rows + work.column) * 128;
+        bytes = min(kColumns, a.rows - work.column) * 128;
+    }
+    // By one thread.
+    __device__ void load(const GroupedArguments &, int s, uint32_t stage, uint32_t full) const {
+        barrier_expect(full, bytes);
+        bulk_copy(stage, from + s * step, bytes, full);
+    }
+};
+
 // scales: what comes with a stage besides.
 struct NoScales {
     __device__ void begin(const GroupedWork &, int) {}
     __device__ void load(int, int) const {}
 };
-template <int ElementBytes, typename Place, typename Scales>
-__device__ void feed(const GroupedArguments &a, const Queue &queue, Place place, Scales scales) {
+template <int ElementBytes, typename Queue, typename Place, typename FeedW, typename Scales>
+__device__ void feed(const GroupedArguments &a, const Queue &queue, Place place, FeedW w,
+                     Scales scales) {
     constexpr int kAcross = 128 / ElementBytes, kChunk = 16 / ElementBytes; // elements
     const int thread = static_cast<int>(threadIdx.x) - kConsumers;
     const int chunk = thread % 8, row = thread / 8; // and every 16th row after it
@@ -75,9 +96,7 @@ __device__ void feed(const GroupedArguments &a, const Queue &queue, Place place,
     const uint32_t to = row * 128 + (chunk ^ row % 8) * 16;
     for_each_tile(queue, [&](const GroupedWork &work) {
         scales.begin(work, thread);
-        const auto *w = static_cast<const std::byte *>(a.w) +
-                        (int64_t{work.expert} * steps * a.rows + work.column) * 128;
-        const uint32_t w_bytes = min(kColumns, a.rows - work.column) * 128;
+        w.begin(a, work, steps);
         with_turns(work, [&](auto turns) {
             constexpr int kEach = decltype(turns)::value / kStep;
             uint32_t from[kEach]; // in chunks
@@ -92,10 +111,7 @@ __device__ void feed(const GroupedArguments &a, const Queue &queue, Place place,
             for (int s = 0; s < steps; ++s, x += 8) {
                 barrier_wait(place.empty(), place.phase ^ 1);
                 const uint32_t stage = place.stage();
-                if (thread < 32 && elect_one()) {
-                    barrier_expect(place.full(), w_bytes);
-                    bulk_copy(stage, w + int64_t{s} * a.rows * 128, w_bytes, place.full());
-                }
+                if (thread < 32 && elect_one()) w.load(a, s, stage, place.full());
                 const bool inside = s * kAcross + chunk * kChunk < a.columns;
 #pragma unroll
                 for (int i = 0; i < kEach; ++i) {
@@ -114,6 +130,22 @@ __device__ void feed(const GroupedArguments &a, const Queue &queue, Place place,
 __device__ __forceinline__ void release(uint32_t barrier) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+
+// To all turns. sums[b]: of 64 of the warpgroup's rows of W, as wgmma leaves them.
+template <int Turns> __device__ __forceinline__ void add_bias(const GroupedArguments &a,
+                                                              const GroupedWork &work, int group,
+                                                              float (&sums)[2][Turns / 2]) {
+    const float *bias = a.bias + int64_t{work.expert} * a.rows;
+    const int thread = threadIdx.x % 128;
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+        const int row = work.column + group * 128 + b * 64 + thread / 32 * 16 + thread % 32 / 4;
+        const float low = row < a.rows ? __ldg(bias + row) : 0.0f;
+        const float high = row + 8 < a.rows ? __ldg(bias + row + 8) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < Turns / 2; ++i) sums[b][i] += i % 4 < 2 ? low : high;
+    }
 }
 
 // Bytes of the room for so many of a warpgroup's turns, the stride clear of bank conflicts.

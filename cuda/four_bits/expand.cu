@@ -171,6 +171,8 @@ cudaError_t launch_expand(const ExpandArguments &a, cudaStream_t stream) {
         return launch_of<__nv_bfloat16, PackedForm::mxfp4>(a, stream);
     case PackedForm::nvfp4:
         return launch_of<__nv_bfloat16, PackedForm::nvfp4>(a, stream);
+    case PackedForm::mxfp4_e4m3:
+        break;
     }
     return cudaErrorInvalidValue;
 }

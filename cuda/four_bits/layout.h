@@ -20,17 +20,25 @@
 //     g = lane / 4, q = lane % 4, in rows 16 warp + g (registers 0, 2) and + 8 (registers 1, 3), columns
 //     16 j + 2 q, + 1 (registers 0, 1) and the same + 8 (registers 2, 3).
 //
+// mxfp4_e4m3 is for wgmma m64 k32: words 0 and 1 are of 32 columns, 2 and 3 of the next 32, the first of the two of row
+// 16 warp + g, the second of row + 8; columns 4 q .. 4 q + 3 of a word (registers 0, 1), and the same + 16 (registers
+// 2, 3).
+//
 // A code's four bits are where the fewest instructions turn them into a register (widen.cuh):
 //     int4   bits 4 r .. 4 r + 3 of either half-word for register r; the even column is in the lower half-word.
 //     e2m1   sign, exponent (2), fraction of register 0 at bits 15, 8..6 of a half-word, 1 at 12, 5..3, 2 at 9, 2..0,
-//            3 at 14, 11..10, 13. In these places or three or six bits below they are those of a 16-bit float
+//            3 at 14, 11..10, 13 (not mxfp4_e4m3). In these places or three or six bits below they are those of a 16-bit float
 //            whose exponent lacks its bias.
+//     mxfp4_e4m3  magnitude of column i of the first four at bits 4 i .. 4 i + 2, sign at 8 i + 7; of the others at
+//            16 + 4 i .. 16 + 4 i + 2 and 8 i + 3.
 //
 // Scales are those of rows 16 warp + g and + 8, next to each other, in the order of warp and g:
 //     int4_128, int4_32  a word for each of the two rows, for 128 or 32 columns: the scale's upper part (16 bits), its
 //            lower part (12), the zero point (4). Both parts are elements' floats, the lower one without its last
 //            four bits; their sum is the scale: bf16 elements take float16's scales exactly.
 //     mxfp4  a byte for each 32 columns, two of the first row, then two of the second.
+//     mxfp4_e4m3  the same, a byte 8 times the number of a table of eight magnitudes (kMxfp4Places); a row's largest scale
+//            is a factor of its sums.
 //     nvfp4  a byte for each 16 columns, four and four. Eight bits of a float without a sign, five of them exponent:
 //            e4m3's subnormal numbers have a form of their own here, so that the multiplication has no case for them.
 // The bytes of mxfp4 and nvfp4 are exponents of bf16, with the bias that e2m1 lacks. So that this never overflows, a
@@ -51,7 +59,7 @@ inline constexpr int32_t kHalfCodes = kCellRows * kHalfColumns / 2; // bytes
 constexpr int32_t shared_scales(PackedForm form) { return form == PackedForm::int4_128 ? 256 : 0; }
 constexpr int32_t half_scales(PackedForm form) {
     return form == PackedForm::int4_32 ? 512
-           : form == PackedForm::mxfp4 ? 128
+           : is_mxfp4(form)            ? 128
            : form == PackedForm::nvfp4 ? 256
                                        : 0;
 }
@@ -115,10 +123,24 @@ constexpr int32_t mxfp4_bias(int32_t power) { return 126 - power; }
 constexpr int32_t mxfp4_power(int32_t largest) { return largest > 128 ? largest - 128 : 0; }
 inline constexpr int32_t kNvfp4Power = 7;
 
+// mxfp4_e4m3: table n has e2m1's magnitudes times 2^(n - kMxfp4Places), all of them exact in e4m3; but table 0 zeros. A
+// row's largest scale has the last table, number 15.
+inline constexpr int32_t kMxfp4Places = 9, kMxfp4Tables = 16;
+// Of a row whose largest exponent is given; not so small that the factor is subnormal.
+constexpr int32_t mxfp4_table(int32_t exponent, int32_t largest) {
+    const int32_t number = kMxfp4Tables - 1 - (largest > 7 ? largest : 7) + exponent;
+    return number > 0 ? number : 0;
+}
+// The power of two that the row's sums are multiplied by.
+constexpr int32_t mxfp4_row_power(int32_t largest) {
+    return (largest > 7 ? largest : 7) - 127 - (kMxfp4Tables - 1 - kMxfp4Places);
+}
+
 // 2^power.
 constexpr float packed_factor(int32_t power) {
     float factor = 1;
     for (; power > 0; --power) factor *= 2;
+    for (; power < 0; ++power) factor /= 2;
     return factor;
 }
 

@@ -34,6 +34,7 @@ struct PackTarget {
     PackedShape shape;
     DType element; // of int4's scales: bf16, or f16 for products in f16
     std::byte *data;
+    float *factors = nullptr; // [rows] of mxfp4_e4m3: written
 };
 
 void pack_on_host(const PackTarget &target, const PackSource &source);
@@ -78,6 +79,17 @@ constexpr uint32_t packed_word(PackedForm form, const PackSource &s, int32_t fir
                                int32_t first_column, int32_t thread, int32_t j, uint32_t before) {
     uint32_t word = before;
     const int32_t lane = thread % 32;
+    if (form == PackedForm::mxfp4_e4m3) {
+        const int32_t r = source_row(s, first_row + thread / 32 * 16 + lane / 4 + j % 2 * 8);
+        if (r < 0) return before;
+        word = 0;
+        for (int32_t i = 0; i < 8; ++i) {
+            const int32_t column = first_column + j / 2 * 32 + i / 4 * 16 + lane % 4 * 4 + i % 4;
+            const uint32_t code = code_of(form, s, r, column);
+            word |= (code & 7u) << 4 * i | code >> 3 << (i < 4 ? 8 * i + 7 : 8 * i - 29);
+        }
+        return word;
+    }
     for (int32_t second = 0; second < 2; ++second) {
         const int32_t r = source_row(s, first_row + thread / 32 * 16 + lane / 4 + second * 8);
         if (r < 0) continue;
@@ -132,6 +144,19 @@ constexpr void pack_scale(const PackTarget &t, const PackSource &s, int32_t cell
     }
     if (form == PackedForm::nvfp4) {
         *to = static_cast<std::byte>(nvfp4_scale(s.scale_bytes[index]));
+        return;
+    }
+    if (form == PackedForm::mxfp4_e4m3) {
+        int32_t largest = 0; // of the row: few bytes, which are near
+        for (int32_t g = 0; g < s.groups; ++g) {
+            const int32_t own = s.scale_bytes[int64_t{r} * s.step * s.groups + g];
+            largest = own > largest ? own : largest;
+        }
+        *to = static_cast<std::byte>(8 * mxfp4_table(s.scale_bytes[index], largest));
+        if (column == 0) {
+            t.factors[row_block * kCellRows + row_of_entry(entry)] =
+                packed_factor(mxfp4_row_power(largest));
+        }
         return;
     }
     const int32_t exponent = s.scale_bytes[index] + mxfp4_bias(s.power);

@@ -5,7 +5,8 @@ namespace batchllm::cuda {
 bool takes_four_bits(const FourBitArguments &a) {
     const PackedShape &w = a.w_shape;
     const bool elements =
-        a.element == DType::bf16 || (a.element == DType::f16 && is_int4(w.form) && !a.split);
+        w.form != PackedForm::mxfp4_e4m3 &&
+        (a.element == DType::bf16 || (a.element == DType::f16 && is_int4(w.form) && !a.split));
     const bool shape = w.rows > 0 && w.columns > 0 && w.columns % 8 == 0 &&
                        w.rows % (a.gated ? 2 * kGateRows : 8) == 0;
     const bool ending = !a.gated || has_packed_ending(a.activation);
@@ -27,6 +28,8 @@ cudaError_t launch_four_bits_sm90(const FourBitArguments &a, int sms, cudaStream
         return launch_mxfp4_sm90(a, sms, stream);
     case PackedForm::nvfp4:
         return launch_nvfp4_sm90(a, sms, stream);
+    case PackedForm::mxfp4_e4m3:
+        break;
     }
     return cudaErrorInvalidValue;
 }

@@ -14,7 +14,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/dtype.h"
-#include "experts/tile.h"
+#include "experts/grouped.h"
 #include "four_bits/layout.h"
 #include "model/kinds.h"
 
@@ -79,6 +79,16 @@ inline int32_t four_bit_splits(const PackedShape &w, int32_t tokens, int32_t sms
 // Devices of compute capability 9.0; 8.0 and later, where splits are not used.
 cudaError_t launch_four_bits_sm90(const FourBitArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_four_bits_sm80(const FourBitArguments &arguments, int sms, cudaStream_t stream);
+
+// Experts' products of x in e4m3 and W in mxfp4_e4m3, on devices of 9.0: arguments as those of experts/grouped.h in e4m3,
+// but w: [experts, PackedShape::bytes()], and scales.w: [experts, rows] factors (Scaling::rows). Columns a multiple of
+// 16, the last scale of a row of x may have fewer than kScaleBlock; rows of 8, where gated of 32; bias may be set; y is
+// bf16, or gated by silu or clamped_swiglu.
+cudaError_t launch_mxfp4_e4m3_sm90(const GroupedArguments &arguments, int sms, cudaStream_t stream);
+constexpr bool experts_take_mxfp4_e4m3(int64_t hidden, int64_t width, Activation activation) {
+    return hidden % 16 == 0 && width % 16 == 0 &&
+           (activation == Activation::silu || activation == Activation::clamped_swiglu);
+}
 
 // Of one form each; parts of launch_four_bits_sm90.
 cudaError_t launch_int4_128_sm90(const FourBitArguments &, int sms, cudaStream_t);

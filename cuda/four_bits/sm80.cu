@@ -270,6 +270,8 @@ cudaError_t launch_four_bits_sm80(const FourBitArguments &a, int sms, cudaStream
         return launch_of<__nv_bfloat16, PackedForm::mxfp4, false>(a, sms, stream);
     case PackedForm::nvfp4:
         return launch_of<__nv_bfloat16, PackedForm::nvfp4, false>(a, sms, stream);
+    case PackedForm::mxfp4_e4m3:
+        break;
     }
     return cudaErrorInvalidValue;
 }

@@ -248,6 +248,7 @@ template <typename T, int Blocks> __global__ void __launch_bounds__(kThreads, 1)
 template <typename T, int Blocks> __global__ void __launch_bounds__(kThreads)
     latent_merge(const __grid_constant__ AttentionArguments a) {
     constexpr int kDim = Blocks * 64;
+    if (blockIdx.x == 0 && threadIdx.x == 0) a.queues[0] = 0; // of launch_latent_attention_sm90
     const int lane = threadIdx.x % 32;
     const int warps = static_cast<int>(gridDim.x) * (kThreads / 32);
     const int first = static_cast<int>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;

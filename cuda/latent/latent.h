@@ -10,8 +10,11 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/attention.h"
+#include "attention/worklist.h"
+#include "backend/gpu/step_buffers.h"
 #include "base/dtype.h"
 #include "elementwise/norm.h"
+#include "linear/head_products.h"
 
 namespace batchllm::cuda {
 
@@ -20,18 +23,7 @@ constexpr int64_t latent_page_bytes(int32_t key_dim, int32_t element_bytes) {
     return int64_t{kPageKeys} * key_dim * element_bytes;
 }
 
-// y[t, h] = x[t, h] W[h]^T for each head. Strides are in elements; those of x, and columns, are multiples of 8.
-struct HeadProductArguments {
-    DType element;
-    const void *x; // head h of token t at t * x_stride + h * x_head, [columns]
-    int64_t x_stride;
-    int32_t x_head;
-    const void *w; // [heads][rows][columns]
-    void *y;       // at t * y_stride + h * y_head, [rows]
-    int64_t y_stride;
-    int32_t y_head;
-    int32_t tokens, heads, rows, columns; // rows: even
-};
+// In f32; in 16 bits they are Linear::run_heads's.
 cudaError_t launch_head_products(const HeadProductArguments &arguments, cudaStream_t stream);
 
 // The first product's results: queries' latents, normed, and keys to their pages.
@@ -75,5 +67,45 @@ cudaError_t launch_latent_attention(const AttentionArguments &arguments, int sms
                                     cudaStream_t stream);
 cudaError_t launch_latent_merge(const AttentionArguments &arguments, int sms, cudaStream_t stream);
 int64_t latent_attention_bytes(int32_t key_dim); // of shared memory
+
+// The same as the first launch for keys of 576 on sm_90a, whose items are tiles (WorklistOptions::tile_rows). The merging
+// launch must follow it: it resets the queue.
+inline constexpr int kLatentTileRows = 64;
+cudaError_t launch_latent_attention_sm90(const AttentionArguments &arguments, int sms,
+                                         cudaStream_t stream);
+// The plain form, on sm_90a: pages of latents -> pages of each head's keys and values, with which attention is that of heads
+// of latent_head_dim. Keys end with zeros. For layers of which expands_latents() is true.
+struct LatentExpandArguments {
+    const void *kv; // the layer's pages
+    const int32_t *pages;
+    const int32_t *expanded; // [count] indices into pages
+    int32_t count, heads, plain;
+    const void *keys;   // [heads][512, plain]
+    const void *values; // [heads][value_dim, 512]
+    void *
+        out; // [count][heads][K, V][256 / 64][64 keys][64], swizzled; zeros before the first launch
+};
+cudaError_t launch_latent_expand(const LatentExpandArguments &arguments, DType element, int sms,
+                                 cudaStream_t stream);
+
+// Queries of the plain form: heads of query_dim, the turned part last, turned and padded to latent_head_dim. They may stay where
+// they are if they are that wide.
+struct LatentPlainArguments {
+    DType element;
+    const void *q; // [tokens, q_stride]
+    int64_t q_stride;
+    void *out; // [tokens, heads, latent_head_dim], or q
+    int64_t out_stride;
+    int32_t tokens, heads, query_dim, turned;
+    const float2 *table; // [tokens, turned / 2], or null
+    bool pairs;
+};
+cudaError_t launch_latent_plain_queries(const LatentPlainArguments &arguments, cudaStream_t stream);
+// x: [rows, latent_head_dim] -> y: [rows, columns] of 2-byte elements, columns a multiple of 8.
+cudaError_t launch_latent_narrow(const void *x, void *y, int64_t rows, int32_t columns,
+                                 cudaStream_t stream);
+
+// What a worklist for attention in tiles takes into account. The shape is already set.
+void set_latent_costs(WorklistOptions *options);
 
 } // namespace batchllm::cuda

@@ -1,6 +1,4 @@
-// What lies around attention over latents. Keys and queries are bound by memory; the products of heads are tiles of 64 tokens
-// by 64 rows on tensor cores, in f32 plain.
-#include "attention/mma.cuh"
+// What lies around attention over latents, bound by memory; and the products of heads in f32, plain.
 #include "elementwise/element.cuh"
 #include "latent/latent.h"
 
@@ -8,81 +6,6 @@ namespace batchllm::cuda {
 namespace {
 
 // ---- y[t, h] = x[t, h] W[h]^T ----
-
-constexpr int kTile = 64, kDepth = 64, kProductThreads = 128;
-
-// The address of 16-byte chunk c of row r of a tile of 128-byte rows.
-__device__ __forceinline__ uint32_t chunk_at(uint32_t tile, int r, int c) {
-    return tile + static_cast<uint32_t>(r * 128 + ((c ^ (r % 8)) * 16));
-}
-
-// Rows [first, first + 64) and columns [k, k + 64) of a matrix, zeros beyond its ends.
-template <typename T> __device__ __forceinline__ void
-fetch(uint32_t tile, const T *from, int64_t stride, int first, int rows, int k, int columns) {
-    for (int i = threadIdx.x; i < kTile * (kDepth / 8); i += kProductThreads) {
-        const int r = i / 8, c = i % 8;
-        const bool valid = first + r < rows && k + c * 8 < columns;
-        copy_async(chunk_at(tile, r, c), from + (valid ? (first + r) * stride + k + c * 8 : 0),
-                   valid);
-    }
-}
-
-template <typename T> __global__ void __launch_bounds__(kProductThreads)
-    head_products(const __grid_constant__ HeadProductArguments a) {
-    __shared__ __align__(128) T tiles[2][2][kTile * kDepth];
-    const int head = blockIdx.z, row0 = blockIdx.y * kTile, token0 = blockIdx.x * kTile;
-    const T *x = static_cast<const T *>(a.x) + head * a.x_head;
-    const T *w = static_cast<const T *>(a.w) + int64_t{head} * a.rows * a.columns;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int steps = (a.columns + kDepth - 1) / kDepth;
-    const auto load = [&](int step) {
-        const uint32_t to_x = shared_address(tiles[step % 2][0]);
-        const uint32_t to_w = shared_address(tiles[step % 2][1]);
-        fetch(to_x, x, a.x_stride, token0, a.tokens, step * kDepth, a.columns);
-        fetch(to_w, w, a.columns, row0, a.rows, step * kDepth, a.columns);
-        copy_async_commit();
-    };
-    float sum[kTile / 8][4] = {};
-    load(0);
-    for (int step = 0; step < steps; ++step) {
-        if (step + 1 < steps) {
-            load(step + 1);
-            copy_async_wait<1>();
-        } else {
-            copy_async_wait<0>();
-        }
-        __syncthreads();
-        const uint32_t of_x = shared_address(tiles[step % 2][0]);
-        const uint32_t of_w = shared_address(tiles[step % 2][1]);
-#pragma unroll
-        for (int k = 0; k < kDepth / 16; ++k) {
-            uint32_t left[4];
-            load_matrix(left, chunk_at(of_x, warp * 16 + lane % 16, 2 * k + lane / 16));
-#pragma unroll
-            for (int n = 0; n < kTile / 16; ++n) {
-                uint32_t right[4];
-                load_matrix(
-                    right, chunk_at(of_w, n * 16 + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
-                mma_sync(sum[2 * n], left, right[0], right[1], T());
-                mma_sync(sum[2 * n + 1], left, right[2], right[3], T());
-            }
-        }
-        __syncthreads();
-    }
-    T *y = static_cast<T *>(a.y) + head * a.y_head;
-#pragma unroll
-    for (int n = 0; n < kTile / 8; ++n) {
-        const int row = row0 + n * 8 + lane % 4 * 2;
-        if (row >= a.rows) break;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int token = token0 + warp * 16 + lane / 4 + i * 8;
-            if (token >= a.tokens) continue;
-            *reinterpret_cast<uint32_t *>(y + token * a.y_stride + row) =
-                pack(sum[n][2 * i], sum[n][2 * i + 1], T());
-        }
-    }
-}
 
 __global__ void head_products_f32(const __grid_constant__ HeadProductArguments a) {
     const int row = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x), head = blockIdx.z;
@@ -184,28 +107,86 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
     }
 }
 
+// ---- The plain form ----
+
+// Eight elements as f32, and back.
+template <typename T> struct Eight {
+    float x[8];
+    __device__ explicit Eight(const T *from) {
+        const uint4 bits = *reinterpret_cast<const uint4 *>(from);
+        const auto *of = reinterpret_cast<const T *>(&bits);
+        for (int i = 0; i < 8; ++i) x[i] = static_cast<float>(of[i]);
+    }
+    __device__ void write(T *to) const {
+        __align__(16) T of[8];
+        for (int i = 0; i < 8; ++i) of[i] = static_cast<T>(x[i]);
+        *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(of);
+    }
+};
+
+// Turns two eights: elements [at, at + 8) and [at + half, ...) of a part of 2 half.
+template <typename T> __device__ void turn(Eight<T> *low, Eight<T> *high, int at, int half,
+                                           const float2 *angles, bool pairs) {
+    for (int i = 0; i < 8; ++i) {
+        if (!pairs) {
+            const float2 angle = angles[at + i];
+            const float x = low->x[i], y = high->x[i];
+            low->x[i] = x * angle.x - y * angle.y;
+            high->x[i] = y * angle.x + x * angle.y;
+        } else if (i % 2 == 0) {
+            for (Eight<T> *part : {low, high}) {
+                const float2 angle = angles[(at + (part == high ? half : 0) + i) / 2];
+                const float x = part->x[i], y = part->x[i + 1];
+                part->x[i] = x * angle.x - y * angle.y;
+                part->x[i + 1] = y * angle.x + x * angle.y;
+            }
+        }
+    }
+}
+
+template <typename T> __global__ void __launch_bounds__(kThreads)
+    latent_plain_queries(const __grid_constant__ LatentPlainArguments a) {
+    const int64_t token = blockIdx.x;
+    const T *q = static_cast<const T *>(a.q) + token * a.q_stride;
+    T *out = static_cast<T *>(a.out) + token * a.out_stride;
+    const int half = a.turned / 2, plain = a.query_dim - a.turned;
+    for (int i = threadIdx.x; i < a.heads * (half / 8); i += kThreads) {
+        const int head = i / (half / 8), at = i % (half / 8) * 8;
+        const T *from = q + head * a.query_dim + plain + at;
+        Eight<T> low(from), high(from + half);
+        if (a.table != nullptr) {
+            turn(&low, &high, at, half, a.table + token * half, a.pairs);
+        }
+        T *to = out + head * latent_head_dim + plain + at;
+        low.write(to);
+        high.write(to + half);
+    }
+    if (a.out == a.q) return;
+    const int rest = (latent_head_dim - a.turned) / 8; // eights of a head that are not turned
+    for (int i = threadIdx.x; i < a.heads * rest; i += kThreads) {
+        const int head = i / rest, eight = i % rest * 8;
+        const bool padding = eight >= plain;
+        const uint4 bits = padding
+                               ? make_uint4(0, 0, 0, 0)
+                               : *reinterpret_cast<const uint4 *>(q + head * a.query_dim + eight);
+        *reinterpret_cast<uint4 *>(out + head * latent_head_dim + eight +
+                                   (padding ? a.turned : 0)) = bits;
+    }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    latent_narrow(const uint4 *x, uint4 *y, int64_t eights, int32_t each) {
+    const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+    if (i < eights) y[i] = x[i / each * (latent_head_dim / 8) + i % each];
+}
+
 } // namespace
 
 cudaError_t launch_head_products(const HeadProductArguments &a, cudaStream_t stream) {
     if (a.tokens == 0) return cudaSuccess;
-    const auto blocks = [](int32_t count, int32_t of) {
-        return static_cast<unsigned>((count + of - 1) / of);
-    };
-    const auto heads = static_cast<unsigned>(a.heads);
-    if (a.element == DType::f32) {
-        const dim3 grid(static_cast<unsigned>(a.tokens), blocks(a.rows, 128), heads);
-        head_products_f32<<<grid, 128, 0, stream>>>(a);
-        return cudaGetLastError();
-    }
-    if (a.columns % 8 != 0 || a.rows % 2 != 0 || a.x_stride % 8 != 0 || a.x_head % 8 != 0) {
-        return cudaErrorInvalidValue;
-    }
-    const dim3 grid(blocks(a.tokens, kTile), blocks(a.rows, kTile), heads);
-    if (a.element == DType::bf16) {
-        head_products<__nv_bfloat16><<<grid, kProductThreads, 0, stream>>>(a);
-    } else {
-        head_products<__half><<<grid, kProductThreads, 0, stream>>>(a);
-    }
+    const dim3 grid(static_cast<unsigned>(a.tokens), static_cast<unsigned>((a.rows + 127) / 128),
+                    static_cast<unsigned>(a.heads));
+    head_products_f32<<<grid, 128, 0, stream>>>(a);
     return cudaGetLastError();
 }
 
@@ -223,6 +204,24 @@ cudaError_t launch_latent_queries(const LatentQueryArguments &a, cudaStream_t st
         latent_queries<decltype(t)><<<static_cast<unsigned>(a.tokens), kThreads, 0, stream>>>(a);
         return cudaGetLastError();
     });
+}
+
+cudaError_t launch_latent_plain_queries(const LatentPlainArguments &a, cudaStream_t stream) {
+    if (a.tokens == 0) return cudaSuccess;
+    const auto kernel = a.element == DType::bf16 ? latent_plain_queries<__nv_bfloat16>
+                                                 : latent_plain_queries<__half>;
+    kernel<<<static_cast<unsigned>(a.tokens), kThreads, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_latent_narrow(const void *x, void *y, int64_t rows, int32_t columns,
+                                 cudaStream_t stream) {
+    const int64_t eights = rows * (columns / 8);
+    if (eights == 0) return cudaSuccess;
+    latent_narrow<<<static_cast<unsigned>((eights + kThreads - 1) / kThreads), kThreads, 0,
+                    stream>>>(static_cast<const uint4 *>(x), static_cast<uint4 *>(y), eights,
+                              columns / 8);
+    return cudaGetLastError();
 }
 
 } // namespace batchllm::cuda

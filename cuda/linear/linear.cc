@@ -10,6 +10,10 @@ namespace {
 constexpr int kCandidates = TuningCache::kCandidates;
 constexpr int64_t kLeastRepeats = 2, kMostRepeats = 5; // of a candidate that is timed
 constexpr double kRepeatedFlops = 5e12;                // of all its repeats: some 7 ms on an H200
+constexpr float kHopeless = 1.3f; // one that takes so much longer than the fastest is not repeated
+// Up to so many rows each padded number has an algorithm of its own: what is fastest for 256 rows may
+// have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
+constexpr int64_t kMostAlone = 2048;
 
 cudaDataType data_type(DType type) {
     return type == DType::f32    ? CUDA_R_32F
@@ -31,6 +35,11 @@ int64_t coarse_rows(int64_t rows) {
     int64_t step = 32;
     while (step * 8 <= rows) step *= 2; // four to eight steps an octave
     return rows < step ? rows : rows / step * step;
+}
+
+int64_t tuned_rows(int64_t rows) {
+    const int64_t padded = padded_rows(rows);
+    return padded <= kMostAlone ? padded : coarse_rows(padded);
 }
 
 int64_t padded_rows(int64_t rows) {
@@ -61,15 +70,18 @@ Linear::Linear(Linear &&other) noexcept
       fast_accumulation_(other.fast_accumulation_), in_order_(other.in_order_),
       workspace_(std::move(other.workspace_)), scratch_(other.scratch_),
       scratch_bytes_(other.scratch_bytes_), products_(std::move(other.products_)),
+      times_(other.times_), guessed_(other.guessed_), of_heads_(std::move(other.of_heads_)),
       tuned_(std::move(other.tuned_)), has_(std::move(other.has_)),
       refusal_(std::move(other.refusal_)), cache_(std::move(other.cache_)), saved_(other.saved_) {
     other.products_.clear();
+    other.of_heads_.clear();
     other.cache_ = TuningCache();
 }
 
 Linear::~Linear() {
     cache_.save();
     for (auto &[key, product] : products_) destroy(&product);
+    for (OfHeads &of : of_heads_) destroy(&of.product);
     if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
@@ -194,19 +206,21 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
     RETURN_IF_ERROR(describe(key, product));
     RETURN_IF_ERROR(describe_scales(*product, w, x));
     Key coarse = key;
-    coarse.m = coarse_rows(key.m);
+    coarse.m = tuned_rows(key.m);
     if (scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
         auto known = tuned_.find(coarse);
         if (known == tuned_.end()) {
-            cublasLtMatmulAlgo_t chosen{};
+            Choice chosen;
             RETURN_IF_ERROR(choose(coarse, w, x, stream, &chosen));
             known = tuned_.emplace(coarse, chosen).first;
+            guessed_ += chosen.guessed ? 1 : 0;
         }
         cublasLtMatmulHeuristicResult_t fits{};
         if (cublasLtMatmulAlgoCheck(handle_, product->operation, product->w, product->x, product->y,
-                                    product->y, &known->second, &fits) == CUBLAS_STATUS_SUCCESS &&
+                                    product->y, &known->second.algorithm,
+                                    &fits) == CUBLAS_STATUS_SUCCESS &&
             fits.workspaceSize <= static_cast<size_t>(linear_workspace)) {
-            product->algorithm = known->second;
+            product->algorithm = known->second.algorithm;
             return {};
         }
     }
@@ -236,9 +250,9 @@ void Linear::remember(const TuningKey &key, int32_t candidate) {
     saved_ = now;
 }
 
-// The algorithm of a range of rows, of which key has the least.
+// The algorithm of a number of rows, or of a range, of which key has the least.
 Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
-                      cublasLtMatmulAlgo_t *chosen) {
+                      Choice *chosen) {
     Described product;
     RETURN_IF_ERROR(describe(key, &product));
     RETURN_IF_ERROR(describe_scales(product, w, x));
@@ -246,12 +260,36 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     RETURN_IF_ERROR(find_candidates(key, product, &found));
     const TuningKey cached = tuning_key(key);
     int32_t candidate = cache_.find(cached);
-    if (candidate < 0 || candidate >= static_cast<int32_t>(found.size())) {
+    const bool unknown = candidate < 0 || candidate >= static_cast<int32_t>(found.size());
+    if (unknown && !times_) {
+        *chosen = {found[0].algo, true};
+        return {};
+    }
+    if (unknown) {
         ASSIGN_OR_RETURN(candidate, fastest(key, product, found, w, x, stream));
         remember(cached, candidate);
     }
-    *chosen = found[static_cast<size_t>(candidate)].algo;
+    *chosen = {found[static_cast<size_t>(candidate)].algo, false};
     return {};
+}
+
+bool Linear::set_timing(bool on) {
+    times_ = on;
+    if (!on || guessed_ == 0) return false;
+    for (auto at = products_.begin(); at != products_.end();) {
+        Key coarse = at->first;
+        coarse.m = tuned_rows(coarse.m);
+        const auto choice = tuned_.find(coarse);
+        if (choice == tuned_.end() || !choice->second.guessed) {
+            ++at;
+            continue;
+        }
+        destroy(&at->second);
+        at = products_.erase(at);
+    }
+    std::erase_if(tuned_, [](const auto &choice) { return choice.second.guessed; });
+    guessed_ = 0;
+    return true;
 }
 
 Result<int32_t> Linear::fastest(const Key &key, const Product &product,
@@ -272,15 +310,22 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
             CUBLAS_STATUS_SUCCESS) {
             continue;
         }
-        RETURN_IF_CUDA(cudaEventRecord(begin, stream));
-        for (int64_t r = 0; r < repeats; ++r) {
-            RETURN_IF_CUBLAS(
-                multiply(product, found[i].algo, w, x, scratch_, key.accumulate, stream));
-        }
-        RETURN_IF_CUDA(cudaEventRecord(end, stream));
-        RETURN_IF_CUDA(cudaEventSynchronize(end));
         float milliseconds = 0;
-        RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+        const auto take_time = [&](int64_t times) -> Status {
+            RETURN_IF_CUDA(cudaEventRecord(begin, stream));
+            for (int64_t r = 0; r < times; ++r) {
+                RETURN_IF_CUBLAS(
+                    multiply(product, found[i].algo, w, x, scratch_, key.accumulate, stream));
+            }
+            RETURN_IF_CUDA(cudaEventRecord(end, stream));
+            RETURN_IF_CUDA(cudaEventSynchronize(end));
+            RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
+            milliseconds /= static_cast<float>(times);
+            return {};
+        };
+        RETURN_IF_ERROR(take_time(1));
+        if (best >= 0 && milliseconds > kHopeless * shortest) continue;
+        RETURN_IF_ERROR(take_time(repeats));
         // An earlier one is left only for what is clearly faster: two runs choose alike more often.
         if (best < 0 || milliseconds < 0.97f * shortest) {
             shortest = milliseconds;
@@ -339,6 +384,49 @@ Status Linear::run(const Matrix &w, const Input &x, int64_t rows, void *y, DType
     RETURN_IF_ERROR(describe_scales(*product, w, x));
     return check(multiply(*product, product->algorithm, w, x, y, accumulate, stream, alpha),
                  "cublasLtMatmul");
+}
+
+// As describe(), with a matrix of each for every head.
+Status Linear::describe_heads(const HeadProductArguments &a, DType element, Product *product) {
+    RETURN_IF_CUBLAS(cublasLtMatmulDescCreate(&product->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product->operation, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                    &transposed, sizeof transposed));
+    const auto layout = [&](cublasLtMatrixLayout_t *of, int32_t rows, int32_t columns,
+                            int64_t stride, int64_t head) -> Status {
+        RETURN_IF_CUBLAS(cublasLtMatrixLayoutCreate(of, data_type(element),
+                                                    static_cast<uint64_t>(rows),
+                                                    static_cast<uint64_t>(columns), stride));
+        RETURN_IF_CUBLAS(cublasLtMatrixLayoutSetAttribute(*of, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                          &a.heads, sizeof a.heads));
+        return check(cublasLtMatrixLayoutSetAttribute(
+                         *of, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &head, sizeof head),
+                     "a product of heads");
+    };
+    RETURN_IF_ERROR(layout(&product->w, a.columns, a.rows, a.columns, int64_t{a.rows} * a.columns));
+    RETURN_IF_ERROR(layout(&product->x, a.columns, a.tokens, a.x_stride, a.x_head));
+    return layout(&product->y, a.rows, a.tokens, a.y_stride, a.y_head);
+}
+
+Status Linear::run_heads(const HeadProductArguments &a, cudaStream_t stream) {
+    if (a.tokens == 0) return {};
+    HeadProductArguments shape = a;
+    shape.x = shape.w = shape.y = nullptr;
+    auto found = std::find_if(of_heads_.begin(), of_heads_.end(),
+                              [&](const OfHeads &of) { return of.shape == shape; });
+    if (found == of_heads_.end()) {
+        Described made;
+        RETURN_IF_ERROR(describe_heads(a, element_, &made));
+        const Key key{a.tokens, a.rows, a.columns, element_, false, Scaling::none};
+        std::vector<cublasLtMatmulHeuristicResult_t> candidates;
+        RETURN_IF_ERROR(find_candidates(key, made, &candidates));
+        made.algorithm = candidates[0].algo;
+        of_heads_.push_back({shape, std::exchange(static_cast<Product &>(made), Product())});
+        found = of_heads_.end() - 1;
+    }
+    const Matrix w{a.w, int64_t{a.heads} * a.rows, a.columns};
+    return check(multiply(found->product, found->product.algorithm, w, a.x, a.y, false, stream),
+                 "a product of heads");
 }
 
 } // namespace batchllm::cuda

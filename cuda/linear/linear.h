@@ -19,6 +19,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "linear/head_products.h"
 #include "linear/scaling.h"
 #include "linear/tuning_cache.h"
 
@@ -46,8 +47,10 @@ struct Input {
 // A batch's rows are rounded up to so many: products of nearby sizes share an algorithm. Buffers have
 // room for the rounded number; the rows beyond the batch are computed and never read.
 int64_t padded_rows(int64_t rows);
-// The least of the numbers of rows that share a tuned algorithm: no buffer is too small for it.
+// The least of a range of numbers of rows that are much alike: no buffer is too small for it.
 int64_t coarse_rows(int64_t rows);
+// The number of rows for which the algorithm of so many is timed.
+int64_t tuned_rows(int64_t rows);
 
 class OrderProbe;
 
@@ -64,6 +67,9 @@ class Linear {
     Status run(const Matrix &w, const Input &x, int64_t rows, void *y, DType y_type,
                bool accumulate, cudaStream_t stream, float alpha = 1);
 
+    // In elements of 16 bits, by the heuristic's first algorithm.
+    Status run_heads(const HeadProductArguments &arguments, cudaStream_t stream);
+
     // Chooses the algorithm that run() would.
     Status prepare(const Matrix &w, const Input &x, int64_t rows, DType y_type, bool accumulate,
                    cudaStream_t stream);
@@ -79,6 +85,9 @@ class Linear {
     void set_scratch(void *scratch, int64_t bytes) { scratch_ = scratch, scratch_bytes_ = bytes; }
     void *scratch() const { return scratch_; }
     int64_t scratch_bytes() const { return scratch_bytes_; }
+    // Whether the candidates of shapes that the cache does not know are timed at their first use. Otherwise
+    // cuBLASLt's first is used until timing is on. Returns whether some such choices are now to be made again.
+    bool set_timing(bool on);
     // What others have chosen by time and is kept in the same file; -1: not known. Their elements are
     // other numbers than Linear's.
     int32_t known_choice(const TuningKey &key) const { return cache_.find(key); }
@@ -125,6 +134,13 @@ class Linear {
         float alpha = 1; // in order: the one that it was tested with
     };
 
+    struct OfHeads { // a product of this shape, whatever its addresses
+        HeadProductArguments shape;
+        Product product;
+    };
+    static Status describe_heads(const HeadProductArguments &shape, DType element,
+                                 Product *product);
+
     Result<const Product *> product_of(const Matrix &w, const Input &x, int64_t rows, DType y_type,
                                        bool accumulate, cudaStream_t stream);
     Status describe(const Key &key, Product *product) const;
@@ -134,8 +150,12 @@ class Linear {
                         Product *product);
     Status find_candidates(const Key &key, const Product &product,
                            std::vector<cublasLtMatmulHeuristicResult_t> *found) const;
+    struct Choice {
+        cublasLtMatmulAlgo_t algorithm{};
+        bool guessed = false; // it has not been timed
+    };
     Status choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
-                  cublasLtMatmulAlgo_t *chosen);
+                  Choice *chosen);
     Result<int32_t> fastest(const Key &key, const Product &product,
                             const std::vector<cublasLtMatmulHeuristicResult_t> &found,
                             const Matrix &w, const Input &x, cudaStream_t stream);
@@ -164,8 +184,11 @@ class Linear {
     void *scratch_ = nullptr;
     int64_t scratch_bytes_ = 0;
     std::unordered_map<Key, Product, Hash> products_;
-    std::unordered_map<Key, cublasLtMatmulAlgo_t, Hash> tuned_; // by coarser numbers of rows
-    std::unordered_map<Key, bool, Hash> has_;                   // m: 0
+    bool times_ = true;
+    int64_t guessed_ = 0; // of tuned_
+    std::vector<OfHeads> of_heads_;
+    std::unordered_map<Key, Choice, Hash> tuned_; // by coarser numbers of rows
+    std::unordered_map<Key, bool, Hash> has_;     // m: 0
     std::string refusal_;
     TuningCache cache_;
     std::chrono::steady_clock::time_point saved_;

@@ -13,10 +13,14 @@ enum class Scaling : uint8_t {
     turns, // of x alone, for experts (experts/grouped.h): as blocks has it, a row's scales side by side
 };
 inline constexpr int64_t kScaleBlock = 128;
+// Scales of a row of x, the last one's columns may be fewer.
+constexpr int64_t scale_groups(int64_t columns) {
+    return (columns + kScaleBlock - 1) / kScaleBlock;
+}
 
 // Distance of the scales of two rows of blocks.
 constexpr int64_t block_scale_stride(int64_t columns) {
-    return ((columns + kScaleBlock - 1) / kScaleBlock + 3) / 4 * 4;
+    return (scale_groups(columns) + 3) / 4 * 4;
 }
 
 // Whether W can be of this shape, as far as its shape goes.

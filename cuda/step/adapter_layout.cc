@@ -35,7 +35,11 @@ AdaptedProduct first_of(const Mixer &mixer, int64_t hidden) {
     std::visit(
         Visitor{[](const NoMixer &) {},
                 [&](const Attention &a) {
-                    if (a.latent) return;
+                    if (a.latent) {
+                        parts = {whole(a.first_q().values, 0),
+                                 whole(a.latent.down.values, a.first_q().rows())};
+                        return;
+                    }
                     const auto padded = padded_head_dim(a.head_dim);
                     int32_t row = 0;
                     const auto add = [&](const Weight &w, int32_t heads, int32_t of_head,
@@ -74,9 +78,9 @@ AdaptedProduct last_of(const Mixer &mixer, int64_t hidden) {
     return std::visit(
         Visitor{[](const NoMixer &) { return AdaptedProduct{}; },
                 [&](const Attention &a) {
-                    if (a.latent) return AdaptedProduct{};
                     AdaptedProduct made =
                         make_product(last_columns(mixer), hidden, {whole(a.o.values, 0)});
+                    if (a.latent) return made;
                     made.size = a.head_dim;
                     made.padded = padded_head_dim(a.head_dim);
                     return made;
@@ -87,26 +91,54 @@ AdaptedProduct last_of(const Mixer &mixer, int64_t hidden) {
         mixer);
 }
 
-// Whether the launches take it: parts follow one another, and begin at columns of y that are multiples of 8.
-bool has_launches(const AdaptedProduct &p) {
+AdaptedProduct router_of(const Layer &layer, int64_t hidden) {
+    const Experts *experts = layer.experts();
+    if (experts == nullptr) return {};
+    const SharedExperts *both = layer.shared();
+    const Tensor &router = experts->router.weight.values;
+    const Tensor none;
+    const bool gate = both != nullptr && both->gate;
+    const int64_t rows = router.rows + (gate ? 1 : 0);
+    return make_product(hidden, (rows + 15) / 16 * 16,
+                        {whole(router, 0), whole(gate ? both->gate.values : none, router.rows)});
+}
+
+AdaptedProduct queries_of(const Mixer &mixer) {
+    const auto *a = std::get_if<Attention>(&mixer);
+    if (a == nullptr || !a->latent.q_down) return {};
+    return make_product(a->q.columns(), a->q.rows(), {whole(a->q.values, 0)});
+}
+
+bool follow_one_another(const AdaptedProduct &p) {
     int32_t end = 0;
     for (const AdaptedPart &part : p.parts) {
-        if (part.first != end || end % 8 != 0) return false;
+        if (part.first != end) return false;
         end += part.rows;
     }
-    return p.parts.size() <= kAdapterParts;
+    return true;
+}
+
+// In 16 bits parts begin at columns of y that are multiples of 8.
+bool are_launched_apart(const AdaptedProduct &p, DType element) {
+    return p.parts.size() <= kAdapterParts &&
+           (element == DType::f32 ||
+            std::all_of(p.parts.begin(), p.parts.end(),
+                        [](const AdaptedPart &part) { return part.first % 8 == 0; }));
 }
 
 } // namespace
 
 AdaptedModel::AdaptedModel(const Model &model, DType element)
-    : element_(element), products_(model.layers.size() * kLayerProducts) {
+    : element_(element), products_(model.layers.size() * kLayerProducts + 2),
+      embedding_(model.layers.size() * kLayerProducts) {
     const int64_t hidden = model.hidden;
     for (size_t i = 0; i < model.layers.size(); ++i) {
         const Layer &layer = model.layers[i];
         AdaptedProduct *to = &products_[i * kLayerProducts];
         to[static_cast<size_t>(LayerProduct::first)] = first_of(layer.mixer, hidden);
         to[static_cast<size_t>(LayerProduct::last)] = last_of(layer.mixer, hidden);
+        to[static_cast<size_t>(LayerProduct::router)] = router_of(layer, hidden);
+        to[static_cast<size_t>(LayerProduct::queries)] = queries_of(layer.mixer);
         if (const FeedForward *f = layer.feed_forward()) {
             const int64_t up = f->gate ? f->width : 0;
             to[static_cast<size_t>(LayerProduct::gate_up)] = make_product(
@@ -114,52 +146,91 @@ AdaptedModel::AdaptedModel(const Model &model, DType element)
             to[static_cast<size_t>(LayerProduct::down)] =
                 make_product(f->width, hidden, {whole(f->down.values, 0)});
         }
-        for (size_t p = 0; p < kLayerProducts; ++p) {
-            if (!has_launches(to[p])) to[p].parts.clear();
-            for (const AdaptedPart &part : to[p].parts) {
-                adapted_.insert(part.matrix);
-            }
-        }
+    }
+    AdaptedProduct &embedding = products_[embedding_];
+    embedding = make_product(8, hidden, {}); // t has one range
+    embedding.looked_up = model.vocabulary;
+    embedding.parts = {whole(model.embedding, 0)};
+    embedding.parts[0].rows = embedding.parts[0].size = embedding.parts[0].padded =
+        embedding.parts[0].stride = model.hidden;
+    products_[head()] = make_product(hidden, head_rows(model), {whole(model.head.values, 0)});
+    for (size_t i = 0; i < products_.size(); ++i) products_[i].launch = i;
+    for (const Layer &layer : model.layers) {
+        experts_.push_back(products_.size());
+        if (layer.experts() != nullptr) add_experts(*layer.experts(), model.hidden);
+        experts_end_.push_back(products_.size());
+    }
+    for (size_t i = 0; i < products_.size(); ++i) {
+        AdaptedProduct &p = products_[i];
+        if (!follow_one_another(p)) p.parts.clear();
+        p.together = !are_launched_apart(p, element);
+        if (i == embedding_) continue;
+        for (const AdaptedPart &part : p.parts) adapted_.insert(part.matrix);
     }
 }
 
-void AdaptedModel::exclude(ProductPlace place) {
-    for (const AdaptedPart &part : products_[place.number()].parts) {
-        adapted_.erase(part.matrix);
+void AdaptedModel::add_experts(const Experts &experts, int32_t hidden) {
+    const size_t first = products_.size();
+    for (const FeedForward &f : experts.each) {
+        const int64_t up = f.gate ? f.width : 0;
+        products_.push_back(
+            make_product(hidden, up + f.width, {whole(f.gate.values, 0), whole(f.up.values, up)}));
+        products_.back().turns = bool(f.gate);
+        products_.back().launch = first;
+        products_.push_back(make_product(f.width, hidden, {whole(f.down.values, 0)}));
+        products_.back().launch = first + 1;
     }
-    products_[place.number()].parts.clear();
+    for (size_t i = first; i < products_.size(); ++i) products_[i].rows = experts.router.chosen;
 }
+
+void AdaptedModel::exclude(size_t number) {
+    for (const AdaptedPart &part : products_[number].parts) adapted_.erase(part.matrix);
+    products_[number].parts.clear();
+}
+
+void AdaptedModel::exclude_experts(size_t layer, ExpertProduct product) {
+    for (size_t i = of_experts(layer, product); i < experts_end_[layer]; i += kExpertProducts) {
+        exclude(i);
+    }
+}
+
+constexpr int64_t most_rank = 512; // of a part, as expand has room for
 
 Status AdaptedModel::check(const Adapter &adapter) const {
-    constexpr int64_t most_rank = 512; // of a part, as expand has room for
-    if (adapter.embedding.a.rows > 0) {
+    const auto check_rank = [](const std::string &name, const LowRank &change) -> Status {
+        if (change.rank() <= most_rank) return {};
         return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "cuda backend: adapters of the embedding are not supported");
-    }
+                     "cuda backend: adapter of '%s': its rank is %lld; at most %lld is supported",
+                     name.c_str(), static_cast<long long>(change.rank()),
+                     static_cast<long long>(most_rank));
+    };
     for (const auto &[matrix, change] : adapter.changes) {
         if (adapted_.count(matrix) == 0) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "cuda backend: adapters of '%s' are not supported", matrix->name.c_str());
         }
-        if (change.rank() > most_rank) {
-            return error(
-                BATCHLLM_ERROR_UNSUPPORTED,
-                "cuda backend: adapter of '%s': its rank is %lld; at most %lld is supported",
-                matrix->name.c_str(), static_cast<long long>(change.rank()),
-                static_cast<long long>(most_rank));
-        }
+        RETURN_IF_ERROR(check_rank(matrix->name, change));
     }
-    return {};
+    return check_rank("the embedding", adapter.embedding);
 }
 
 Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
     RETURN_IF_ERROR(check(adapter));
     const int64_t element = dtype_bytes(element_);
     AdapterLayout made;
-    made.entries.resize(products_.size());
-    made.places.resize(products_.size());
-    made.bytes = align(static_cast<int64_t>(products_.size() * sizeof(AdapterEntry)));
-    for (size_t number = 0; number < products_.size(); ++number) {
+    const auto changes = [&](const AdaptedProduct &p) {
+        return std::any_of(p.parts.begin(), p.parts.end(), [&](const AdaptedPart &part) {
+            return adapter.of(*part.matrix) != nullptr;
+        });
+    };
+    const auto experts = products_.begin() + static_cast<std::ptrdiff_t>(embedding_) + 2;
+    const bool changes_experts = std::any_of(experts, products_.end(), changes);
+    const size_t products = changes_experts ? products_.size() : embedding_ + 2;
+    made.entries.resize(products);
+    made.entries[0].entries = static_cast<int32_t>(products);
+    made.places.resize(products);
+    made.bytes = align(static_cast<int64_t>(products * sizeof(AdapterEntry)));
+    for (size_t number = 0; number < products; ++number) {
         const AdaptedProduct &p = products_[number];
         AdapterEntry &entry = made.entries[number];
         // The matrices of A, those of B; their places are known once all ranks are.
@@ -167,11 +238,12 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
         int64_t b_bytes = 0;
         for (size_t i = 0; i < p.parts.size(); ++i) {
             const AdaptedPart &part = p.parts[i];
-            const LowRank *change = adapter.of(*part.matrix);
+            const LowRank *change =
+                number == embedding_ ? &adapter.embedding : adapter.of(*part.matrix);
             if (change == nullptr || change->rank() == 0) continue;
             const int32_t ranks = padded_rank(change->rank());
-            AdapterPart &of_entry = entry.parts[i];
-            of_entry = {ranks, entry.ranks, static_cast<int32_t>(b_bytes / 16), change->scale};
+            AdapterPart of_entry{ranks, entry.ranks, static_cast<int32_t>(b_bytes / 16),
+                                 change->scale};
             AdapterPiece piece{};
             piece.ranks = ranks;
             piece.rank = static_cast<int32_t>(change->rank());
@@ -188,8 +260,17 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
                 piece.from_places = change->a.columns;
                 piece.size = piece.stride = p.size;
                 piece.padded = p.padded;
-                a_pieces.push_back({&change->a, bytes_of(change->a), piece, entry.ranks});
+                if (p.looked_up > 0) { // a row for each token
+                    piece.ranks = piece.rank = p.looked_up;
+                    piece.places = piece.padded = ranks;
+                    piece.from_places = piece.size = piece.stride =
+                        static_cast<int32_t>(change->rank());
+                }
+                a_pieces.push_back(
+                    {&change->a, bytes_of(change->a), p.looked_up > 0, piece, entry.ranks});
                 entry.ranks += ranks;
+                piece.ranks = ranks;
+                piece.rank = static_cast<int32_t>(change->rank());
             }
             piece.type = change->b.dtype;
             piece.is_b = true;
@@ -199,11 +280,33 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
             piece.padded = part.padded;
             piece.stride = part.stride;
             piece.begin = part.begin;
-            b_pieces.push_back({&change->b, bytes_of(change->b), piece, b_bytes});
-            b_bytes += packed_b_elements(part.rows, ranks) * element;
+            if (p.together) {
+                piece.places = part.rows;
+                piece.to_row = part.first;
+                piece.to_rank = of_entry.first;
+                piece.factor = change->scale;
+            } else {
+                entry.parts[i] = of_entry;
+            }
+            b_pieces.push_back({&change->b, bytes_of(change->b), false, piece, b_bytes});
+            if (!p.together) b_bytes += packed_b_elements(part.rows, ranks) * element;
         }
         if (entry.ranks == 0) continue;
-        const int64_t a = made.bytes, row = p.columns * element;
+        if (p.together) {
+            if (entry.ranks > most_rank) {
+                return error(BATCHLLM_ERROR_UNSUPPORTED,
+                             "cuda backend: adapter of '%s' and others: their ranks are %d "
+                             "together; at most %lld are supported",
+                             p.parts[0].matrix->name.c_str(), entry.ranks,
+                             static_cast<long long>(most_rank));
+            }
+            for (AdapterLayout::Piece &piece : b_pieces) piece.piece.to_ranks = entry.ranks;
+            entry.parts[0] = {entry.ranks, 0, 0, 1};
+            b_bytes = packed_b_elements(p.parts.back().first + p.parts.back().rows, entry.ranks) *
+                      element;
+        }
+        const int64_t a = made.bytes;
+        const int64_t row = (p.looked_up > 0 ? p.looked_up : p.columns) * element;
         const int64_t b = align(a + entry.ranks * row);
         for (AdapterLayout::Piece &piece : a_pieces) {
             piece.to = a + piece.to * row;
@@ -213,6 +316,7 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
             piece.to += b;
             made.pieces.push_back(piece);
         }
+        if (p.together) made.zeros.emplace_back(b, b_bytes);
         made.places[number] = {a, b};
         made.bytes = align(b + b_bytes);
     }

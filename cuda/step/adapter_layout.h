@@ -14,14 +14,18 @@
 
 namespace batchllm::cuda {
 
-// A layer's products that adapters change: of a layer with a shared expert, the last two are its.
-enum class LayerProduct : uint8_t { first, last, gate_up, down };
-inline constexpr size_t kLayerProducts = 4;
+// A layer's products that adapters change: of a layer with a shared expert, gate_up and down are its. queries: of latents, their
+// second product.
+enum class LayerProduct : uint8_t { first, last, gate_up, down, router, queries };
+inline constexpr size_t kLayerProducts = 6;
 struct ProductPlace {
     size_t layer;
     LayerProduct product;
     size_t number() const { return layer * kLayerProducts + static_cast<size_t>(product); }
 };
+// Of each of a layer's experts.
+enum class ExpertProduct : uint8_t { gate_up, down };
+inline constexpr size_t kExpertProducts = 2;
 
 // One of the model's matrices as part of W; places as AdapterPiece has them.
 struct AdaptedPart {
@@ -33,13 +37,21 @@ struct AdaptedProduct {
     int32_t columns = 0, size = 0, padded = 0; // of x; heads of columns
     int32_t width = 0;                         // of y
     std::vector<AdaptedPart> parts;            // one after another
+    bool turns = false;                        // or by turns (AdapterArguments::turns)
+    // Parts that the launches do not take one by one: they are one, with the ranks of all, and zeros in B where a row's matrix
+    // has no part of them.
+    bool together = false;
+    int32_t rows = 1;      // of x and y, of a token: turns of an expert
+    int32_t looked_up = 0; // the embedding's: rows of A's transpose, a token each
+    size_t launch = 0;     // the product whose launch it is in: of experts the first one's
 };
 
-// An adapter on the device is its entries, one for each product, then A and B of each.
+// An adapter on the device is its entries, one for each product (but for experts', if it changes none), then A and B of each.
 struct AdapterLayout {
     struct Piece {
         const Tensor *from; // of the adapter
         int64_t bytes;      // that it has
+        bool transposed;    // on its way
         AdapterPiece piece; // but for the addresses
         int64_t to;
     };
@@ -47,28 +59,41 @@ struct AdapterLayout {
     std::vector<AdapterEntry> entries; // a and b: to be made of the places
     std::vector<std::pair<int64_t, int64_t>> places;
     std::vector<Piece> pieces;
+    std::vector<std::pair<int64_t, int64_t>> zeros; // where, and how many bytes, before the pieces
 };
 
 class AdaptedModel {
   public:
     AdaptedModel(const Model &model, DType element);
 
-    const AdaptedProduct &product(ProductPlace place) const { return products_[place.number()]; }
+    // By number: layers' products, the embedding, the head, those of experts.
+    const AdaptedProduct &product(size_t number) const { return products_[number]; }
     size_t products() const { return products_.size(); }
-    // Its matrices have no adapters.
-    void exclude(ProductPlace place);
+    size_t embedding() const { return embedding_; }
+    size_t head() const { return embedding_ + 1; }
+    // Of the layer's first expert; those of others follow.
+    size_t of_experts(size_t layer, ExpertProduct product) const {
+        return experts_[layer] + static_cast<size_t>(product);
+    }
+    // The product's matrices have no adapters.
+    void exclude(size_t number);
+    void exclude_experts(size_t layer, ExpertProduct product);
     // UNSUPPORTED if the adapter changes what is in none of the products.
     Result<AdapterLayout> layout(const Adapter &adapter) const;
     // Floats of t for each row of a step, where W is changed with so many ranks.
     int64_t sums(size_t product, int64_t ranks) const {
-        return adapter_ranges(products_[product].columns) * ranks;
+        return products_[product].rows * adapter_ranges(products_[product].columns) * ranks;
     }
 
   private:
     Status check(const Adapter &adapter) const;
 
     DType element_;
-    std::vector<AdaptedProduct> products_;       // [layers * kLayerProducts]
+    void add_experts(const Experts &experts, int32_t hidden);
+
+    std::vector<AdaptedProduct> products_;
+    size_t embedding_;                           // [layers * kLayerProducts]
+    std::vector<size_t> experts_, experts_end_;  // [layers] products
     std::unordered_set<const Tensor *> adapted_; // the matrices of all parts
 };
 

@@ -6,7 +6,7 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr uint8_t kAny = 1, kTall = 2, kMany = 4; // form(); of the wanted rows twice to the left
+constexpr uint8_t kAny = 1, kTall = 2; // form(); of the wanted rows to the left
 
 int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 int64_t entry_bytes(const AdapterLayout &layout) {
@@ -14,6 +14,17 @@ int64_t entry_bytes(const AdapterLayout &layout) {
 }
 int64_t piece_bytes(const AdapterLayout &layout) {
     return align(static_cast<int64_t>(layout.pieces.size() * sizeof(AdapterPiece)));
+}
+
+// Row-major, of any alignment.
+void transpose(const Tensor &from, std::byte *to) {
+    const int64_t element = dtype_bytes(from.dtype);
+    for (int64_t column = 0; column < from.columns; ++column) {
+        for (int64_t row = 0; row < from.rows; ++row, to += element) {
+            std::memcpy(to, from.data + (row * from.columns + column) * element,
+                        static_cast<size_t>(element));
+        }
+    }
 }
 
 } // namespace
@@ -74,7 +85,11 @@ Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter)
     ASSIGN_OR_RETURN(PinnedMemory memory, pinned_->take(bytes));
     int64_t at = begin;
     for (const AdapterLayout::Piece &piece : layout.pieces) {
-        std::memcpy(memory.data() + at, piece.from->data, static_cast<size_t>(piece.bytes));
+        if (piece.transposed) {
+            transpose(*piece.from, memory.data() + at);
+        } else {
+            std::memcpy(memory.data() + at, piece.from->data, static_cast<size_t>(piece.bytes));
+        }
         at += align(piece.bytes);
     }
     auto packed = std::make_shared<PackedOnHost>(std::move(layout), std::move(memory), pinned_);
@@ -111,9 +126,10 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
     entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
     RETURN_IF_ERROR(send(*packed, to.data));
     RETURN_IF_CUDA(cudaEventRecord(to.loaded, uploads_));
-    for (size_t i = 0; i < ranks_.size(); ++i) {
-        if (layout.entries[i].ranks <= ranks_[i]) continue;
-        ranks_[i] = layout.entries[i].ranks;
+    for (size_t i = 0; i < layout.entries.size(); ++i) {
+        int32_t &most = ranks_[model_.product(i).launch];
+        if (layout.entries[i].ranks <= most) continue;
+        most = layout.entries[i].ranks;
         grown_ = true;
     }
     to.packed = std::move(packed);
@@ -155,6 +171,9 @@ Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
                                    cudaMemcpyHostToDevice, uploads_));
     RETURN_IF_CUDA(cudaMemcpyAsync(to, raw, static_cast<size_t>(at_pieces),
                                    cudaMemcpyDeviceToDevice, uploads_));
+    for (const auto &[place, bytes] : layout.zeros) {
+        RETURN_IF_CUDA(cudaMemsetAsync(to + place, 0, static_cast<size_t>(bytes), uploads_));
+    }
     RETURN_IF_CUDA(launch_adapter_pack(element_, reinterpret_cast<AdapterPiece *>(raw + at_pieces),
                                        static_cast<int32_t>(layout.pieces.size()), sms_, uploads_));
     return check_cuda(cudaFreeAsync(raw, uploads_), "an adapter on its way");
@@ -189,10 +208,8 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
         }
     }
     wanted_.list(slot_of_wanted_, entries_, reproducible_);
-    const auto kind = [](const AdapterLists &lists) {
-        return (lists.tall ? kTall : 0) | (lists.many ? kMany : 0);
-    };
-    form_ = static_cast<uint8_t>(kAny | kind(all_) | (gather ? kind(wanted_) << 2 : 0));
+    const auto kind = [](const AdapterLists &lists) { return lists.tall ? kTall : 0; };
+    form_ = static_cast<uint8_t>(kAny | kind(all_) | (gather ? kind(wanted_) << 1 : 0));
     constexpr auto tile = static_cast<int64_t>(sizeof(AdapterTile));
     constexpr auto entry = static_cast<int64_t>(sizeof(const AdapterEntry *));
     const int64_t others = gather ? wanted_rows : 0;
@@ -248,41 +265,58 @@ Status StepAdapters::wait(cudaStream_t stream) {
     return {};
 }
 
-Result<AdapterArguments> StepAdapters::shrink(const Addition &addition, const StepInput &input,
-                                              cudaStream_t stream) const {
-    const AdaptedProduct &product = model_.product(addition.place);
+bool StepAdapters::changes_experts() const {
+    return std::any_of(ranks_.begin() + static_cast<std::ptrdiff_t>(model_.head()) + 1,
+                       ranks_.end(), [](int32_t ranks) { return ranks > 0; });
+}
+
+AdapterWork StepAdapters::work(bool wanted, const StepInput &input) const {
     const auto *section = input.at<std::byte>(kAdapters);
-    const bool wanted = addition.wanted;
     const Places &places = wanted ? of_wanted_ : of_all_;
-    const int form = wanted ? form_ >> 2 : form_;
+    const int form = wanted ? form_ >> 1 : form_;
+    return {reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
+            reinterpret_cast<const AdapterTile *>(section + places.tiles),
+            reinterpret_cast<const int32_t *>(section + places.rows),
+            reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
+            (form & kTall) != 0};
+}
+
+AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInput &input) const {
+    const AdaptedProduct &product = model_.product(addition.product);
     AdapterArguments a{};
     a.element = element_;
-    a.work = {reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
-              reinterpret_cast<const AdapterTile *>(section + places.tiles),
-              reinterpret_cast<const int32_t *>(section + places.rows),
-              reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
-              (form & kTall) != 0,
-              (form & kMany) != 0};
-    a.product = static_cast<int32_t>(addition.place.number());
-    a.most_ranks = ranks_[addition.place.number()];
+    a.work = addition.turns != nullptr ? *addition.turns : work(addition.wanted, input);
+    // A tile of turns has the entries of its expert on.
+    a.product = static_cast<int32_t>(addition.product);
+    a.most_ranks = ranks_[addition.product];
     a.x = addition.x.data;
     a.columns = product.columns;
+    a.x_rows = addition.x_rows;
     a.x_scales = addition.x.scales;
     a.x_scaling = addition.scaling;
     a.x_scale_stride = padded_rows(addition.rows);
     a.t = sums_.as<float>();
-    a.t_rows = static_cast<int32_t>(sum_rows_);
+    a.t_rows = static_cast<int32_t>(sum_rows_ * product.rows);
     a.t_stride = a.most_ranks;
     a.y = addition.y;
     a.y_type = addition.y_type;
     a.width = product.width;
-    a.parts = static_cast<int32_t>(product.parts.size());
+    a.parts = product.together ? 1 : static_cast<int32_t>(product.parts.size());
     for (int32_t p = 0; p < a.parts; ++p) {
-        const AdaptedPart &part = product.parts[static_cast<size_t>(p)];
-        a.first[p] = part.first;
-        a.first[p + 1] = (part.first + part.rows + 7) / 8 * 8;
+        a.first[p] = product.parts[static_cast<size_t>(p)].first;
     }
+    const AdaptedPart &last = product.parts.back();
+    a.first[a.parts] = (last.first + last.rows + 7) / 8 * 8;
+    a.turns = product.turns;
     a.alpha = addition.alpha;
+    a.first_row = addition.first_row;
+    a.some_rows = addition.some_rows;
+    return a;
+}
+
+Result<AdapterArguments> StepAdapters::shrink(const Addition &addition, const StepInput &input,
+                                              cudaStream_t stream) const {
+    const AdapterArguments a = arguments(addition, input);
     RETURN_IF_CUDA(launch_adapter_shrink(a, sms_, stream));
     return a;
 }

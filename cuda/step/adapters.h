@@ -58,8 +58,12 @@ class StepAdapters {
     StepAdapters &operator=(const StepAdapters &) = delete;
     ~StepAdapters();
 
+    const AdaptedModel &model() const { return model_; }
     // Before any is loaded: this product has none.
-    void exclude(ProductPlace place) { model_.exclude(place); }
+    void exclude(ProductPlace place) { model_.exclude(place.number()); }
+    void exclude_experts(size_t layer, ExpertProduct product) {
+        model_.exclude_experts(layer, product);
+    }
     // What it takes on the device.
     Result<int64_t> bytes(const Adapter &adapter) const;
     // Any thread; the adapter has been read when this returns.
@@ -80,12 +84,16 @@ class StepAdapters {
 
     // Steps of one form and size are the same launches. 0: no row has an adapter.
     uint8_t form() const { return form_; }
-    // Whether the staged step has launches beside this product.
-    bool changes(ProductPlace place) const { return form_ != 0 && ranks_[place.number()] > 0; }
+    // Whether the staged step has launches beside this product; of experts, their first's.
+    bool changes(size_t product) const { return form_ != 0 && ranks_[product] > 0; }
+    // Whether adapters change any experts, since one was loaded that does.
+    bool changes_experts() const;
+    // The staged step's, of all rows or of the wanted ones of a step that gathers.
+    AdapterWork work(bool wanted, const StepInput &input) const;
 
     // y += alpha * (the adapters' change of W) x.
     struct Addition {
-        ProductPlace place;
+        size_t product; // by number
         Input x;
         Scaling scaling; // of x
         int64_t rows;    // of x and y
@@ -93,7 +101,11 @@ class StepAdapters {
         void *y;
         DType y_type;
         float alpha;
+        const AdapterWork *turns = nullptr; // of experts, instead of the step's
+        const int32_t *x_rows = nullptr;    // AdapterArguments'
+        int32_t first_row = 0, some_rows = 0;
     };
+    AdapterArguments arguments(const Addition &addition, const StepInput &input) const;
     // In two launches; others may make the second their own.
     Result<AdapterArguments> shrink(const Addition &addition, const StepInput &input,
                                     cudaStream_t stream) const;

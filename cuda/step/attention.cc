@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "attention/attention.h"
@@ -23,6 +24,29 @@ StepAttention::StepAttention(const Model &model, DType element, DType kv_type,
         shape.sections = kLists + 5 * shapes_.size();
         shapes_.push_back(std::move(shape));
     }
+    find_plain_latents();
+}
+
+// Where all layers with latents can attend in the plain form.
+void StepAttention::find_plain_latents() {
+    if (element_ == DType::f32 || !is_sm90(options_.family)) return;
+    for (const Layer &layer : model_.layers) {
+        const Attention *a = layer.attention();
+        if (a == nullptr || !a->latent) continue;
+        const bool same = latents_ == nullptr || (a->heads == latents_->heads &&
+                                                  a->latent.plain == latents_->latent.plain &&
+                                                  a->kv_group == latents_->kv_group);
+        latents_ = a;
+        if (same && expands_latents(*a)) continue;
+        latents_ = nullptr;
+        return;
+    }
+    if (latents_ == nullptr) return;
+    plain_shape_.heads = plain_shape_.kv_heads = latents_->heads;
+    plain_shape_.head_dim = plain_shape_.value_dim = latent_head_dim;
+    plain_shape_.kv_group = static_cast<size_t>(latents_->kv_group);
+    plain_shape_.sections = kLists + 5 * shapes_.size();
+    expanded_section_ = plain_shape_.sections + 5;
 }
 
 Status StepAttention::allocate(int64_t rows, const StepBuffers &buffers, StepInput *input) {
@@ -30,6 +54,12 @@ Status StepAttention::allocate(int64_t rows, const StepBuffers &buffers, StepInp
     rows_ = rows;
     slots_ = buffers.partials;
     for (const Shape &shape : shapes_) kv_heads_ = std::max<int64_t>(kv_heads_, shape.kv_heads);
+    if (latents_ != nullptr) {
+        kv_heads_ = std::max<int64_t>(kv_heads_, latents_->heads);
+        ASSIGN_OR_RETURN(expanded_, zeroed_memory(buffers[StepBuffer::latent_expanded],
+                                                  "keys and values of latents"));
+        expanded_room_ = expanded_.bytes() / kv_page_bytes(latents_->heads, latent_head_dim, 2);
+    }
     const char *what = "attention's partials";
     ASSIGN_OR_RETURN(partial_out_, zeroed_memory(buffers[StepBuffer::partial_out], what));
     ASSIGN_OR_RETURN(partial_lse_, zeroed_memory(buffers[StepBuffer::partial_lse], what));
@@ -71,7 +101,7 @@ Status StepAttention::stage(const TokenBatch &batch, StepInput *input, Staging *
                         static_cast<int32_t>(n));
         }
     }
-    tokens_ = static_cast<int32_t>(batch.tokens.size());
+    plain_.first = tokens_ = static_cast<int32_t>(batch.tokens.size());
     find_together(batch);
     RETURN_IF_ERROR(stage_pages(batch, input, staging));
     if (element_ == DType::f32) return stage_plain(batch, input, staging);
@@ -79,9 +109,26 @@ Status StepAttention::stage(const TokenBatch &batch, StepInput *input, Staging *
     for (Shape &shape : shapes_) {
         nodes_.clear();
         read_nodes(batch, shape.kv_group);
-        RETURN_IF_ERROR(stage_worklist(&shape, input, staging));
+        int32_t tokens = tokens_;
+        if (shape.latent() && latents_ != nullptr) {
+            plain_.choose(latents_->latent, tokens_, expanded_room_, &nodes_);
+            tokens = plain_.first;
+        }
+        RETURN_IF_ERROR(stage_worklist(&shape, tokens, input, staging));
         form_.push_back(shape.list.widened.empty() ? 0 : 1);
     }
+    return latents_ != nullptr ? stage_expanded(input, staging) : Status();
+}
+
+// Always, since what is not staged is copied from wherever it was last.
+Status StepAttention::stage_expanded(StepInput *input, Staging *staging) {
+    nodes_ = plain_.nodes;
+    RETURN_IF_ERROR(stage_worklist(&plain_shape_, tokens_ - plain_.first, input, staging));
+    const auto pages = static_cast<int64_t>(plain_.expanded.size());
+    ASSIGN_OR_RETURN(int32_t * to,
+                     input->stage_room<int32_t>(expanded_section_, 2 * pages, staging));
+    to = std::copy(plain_.expanded.begin(), plain_.expanded.end(), to);
+    std::iota(to, to + pages, 0);
     return {};
 }
 
@@ -155,32 +202,35 @@ void StepAttention::set_shape(const Shape &shape, WorklistOptions *options) cons
     options->sms = options_.sms;
     options_.family->set_costs(options);
     options->share = options_.share;
+    if (tiles(shape)) set_latent_costs(options);
     options->together = together_;
 }
 
-Status StepAttention::stage_worklist(Shape *shape, StepInput *input, Staging *staging) {
+Status StepAttention::stage_worklist(Shape *shape, int32_t tokens, StepInput *input,
+                                     Staging *staging) {
     WorklistOptions options;
     set_shape(*shape, &options);
     Worklist &list = shape->list;
     if (options_.reproducible) {
-        build_worklist_by_position(nodes_, tokens_, options, &list);
+        build_worklist_by_position(nodes_, tokens, options, &list);
     } else {
-        build_worklist(nodes_, tokens_, options, &list);
+        build_worklist(nodes_, tokens, options, &list);
     }
     if (list.slots > slots_ &&
         !options_.reproducible) { // more partials than there is room for: split nothing
         options.matrix_split = options.stream_split = 1e-9;
-        build_worklist(nodes_, tokens_, options, &list);
+        build_worklist(nodes_, tokens, options, &list);
     }
     if (list.slots > slots_ && !options_.reproducible) {
         options.share = false;
-        build_worklist(nodes_, tokens_, options, &list);
+        build_worklist(nodes_, tokens, options, &list);
     }
     if (list.slots > slots_) {
         return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: %d partial rows, room for %lld",
                      list.slots, static_cast<long long>(slots_));
     }
-    if (!options_.fused && !shape->latent()) split_by_kind(shape);
+    const bool cut = !options_.fused && !shape->latent() && shape != &plain_shape_;
+    if (cut) split_by_kind(shape);
     RETURN_IF_ERROR(input->stage<AttentionItem>(shape->sections, list.items, staging));
     RETURN_IF_ERROR(input->stage<AttentionRow>(shape->sections + 1, list.rows, staging));
     RETURN_IF_ERROR(input->stage<PartialRange>(shape->sections + 2, list.partials, staging));
@@ -217,22 +267,15 @@ void StepAttention::split_by_kind(Shape *shape) const {
 
 // ---- Device ----
 
-AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors &tensors,
-                                            const StepInput &input) const {
-    const Shape &shape = shape_of(layer);
+// What does not depend on the layer.
+AttentionArguments StepAttention::arguments(const Shape &shape, const StepInput &input) const {
     AttentionArguments a{};
     a.type = element_ == DType::bf16 ? AttentionType::bf16 : AttentionType::f16;
     a.heads = shape.heads;
     a.kv_heads = shape.kv_heads;
     a.head_dim = shape.head_dim;
-    a.scale = static_cast<float>(attention_of(layer).scale);
     a.window = shape.window;
-    a.q = tensors.q;
-    a.q_stride = q_stride(layer);
-    a.out = tensors.out;
     a.out_stride = shape.out_size();
-    a.kv = tensors.kv;
-    a.pages = pages_of(layer, input);
     a.items = input.at<AttentionItem>(shape.sections);
     a.matrix_items = shape.list.matrix_items;
     a.stream_items = shape.list.stream_items;
@@ -246,9 +289,22 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
     a.partial_lse = partial_lse_.as<float>();
     a.arrivals = arrivals_.as<int32_t>();
     a.queues = a.arrivals + rows_ * kv_heads_;
+    a.by_row = options_.reproducible ? 1 : 0;
+    return a;
+}
+
+AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors &tensors,
+                                            const StepInput &input) const {
+    const Shape &shape = shape_of(layer);
+    AttentionArguments a = arguments(shape, input);
+    a.scale = static_cast<float>(attention_of(layer).scale);
+    a.q = tensors.q;
+    a.q_stride = q_stride(layer);
+    a.out = tensors.out;
+    a.kv = tensors.kv;
+    a.pages = pages_of(layer, input);
     a.softcap = attention_of(layer).softcap;
     a.sinks = tensors.sinks;
-    a.by_row = options_.reproducible ? 1 : 0;
     if (kv_type_ == DType::e4m3) {
         a.kv_e4m3 = 1;
         a.widened = input.at<int32_t>(shape.sections + 4);
@@ -258,6 +314,25 @@ AttentionArguments StepAttention::arguments(size_t layer, const AttentionTensors
         a.v_scale = tensors.v_scale;
     }
     return a;
+}
+
+Status StepAttention::launch_plain_latents(size_t layer, const AttentionTensors &tensors,
+                                           const void *keys, const void *values, int64_t q_stride,
+                                           const StepInput &input, cudaStream_t stream) const {
+    const Attention &of = attention_of(layer);
+    const auto *expanded = input.at<int32_t>(expanded_section_);
+    const auto pages = static_cast<int32_t>(plain_.expanded.size());
+    RETURN_IF_CUDA(launch_latent_expand({tensors.kv, pages_of(layer, input), expanded, pages,
+                                         of.heads, of.latent.plain, keys, values, expanded_.data()},
+                                        element_, options_.sms, stream));
+    AttentionArguments a = arguments(plain_shape_, input);
+    a.scale = static_cast<float>(of.scale);
+    a.q = tensors.q;
+    a.q_stride = q_stride;
+    a.out = tensors.out;
+    a.kv = expanded_.data();
+    a.pages = expanded + pages;
+    return check_cuda(options_.family->launch(a, options_.sms, stream), "attention");
 }
 
 Status StepAttention::launch_widening(size_t layer, const AttentionTensors &tensors,
@@ -270,6 +345,9 @@ Status StepAttention::launch(size_t layer, const AttentionTensors &tensors, cons
                              cudaStream_t stream) const {
     if (element_ == DType::f32) return launch_plain(layer, tensors, input, stream);
     AttentionArguments a = arguments(layer, tensors, input);
+    if (tiles(shape_of(layer))) {
+        return check_cuda(launch_latent_attention_sm90(a, options_.sms, stream), "attention");
+    }
     if (shape_of(layer).latent()) {
         return check_cuda(launch_latent_attention(a, options_.sms, stream), "attention");
     }

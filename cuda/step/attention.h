@@ -7,6 +7,8 @@
 //
 // Keys and values in e4m3: before a layer's attention a launch of its own may widen pages that it reads as
 // 16-bit ones, into room that the layers use one after another.
+//
+// Latents: some tokens of a step, the last ones, may attend in the plain form (step/plain_latents.h), by launches of their own.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +22,7 @@
 #include "device/staging.h"
 #include "model/model.h"
 #include "step/input.h"
+#include "step/plain_latents.h"
 
 namespace batchllm::cuda {
 
@@ -67,6 +70,16 @@ class StepAttention {
     // Device: of latents, after launch(): one launch, of arguments().
     Status launch_merging(size_t layer, const AttentionTensors &tensors, const StepInput &input,
                           cudaStream_t stream) const;
+    // The first of the tokens that attend to latents in the plain form. From 0 to the number of the batch's tokens; that or more
+    // than is asked about: none.
+    int32_t first_plain() const { return plain_.first; }
+    bool plain() const { return plain_.first < tokens_; }
+    int32_t tokens() const { return tokens_; }
+    // Device: those of a layer, from its pages on. matrices: the heads' [512, plain] and [value_dim, 512]. tensors: of these
+    // tokens, heads of latent_head_dim.
+    Status launch_plain_latents(size_t layer, const AttentionTensors &tensors, const void *keys,
+                                const void *values, int64_t q_stride, const StepInput &input,
+                                cudaStream_t stream) const;
     // Device: enqueues the layer's attention. Fused, it is one launch, of arguments().
     Status launch(size_t layer, const AttentionTensors &tensors, const StepInput &input,
                   cudaStream_t stream) const;
@@ -99,13 +112,21 @@ class StepAttention {
         const int64_t heads = (a.gated ? 2 : 1) * int64_t{shape.heads};
         return (heads + (a.kv_layer < 0 ? 2 * shape.kv_heads : 0)) * shape.head_dim;
     }
+    // Whether it is latents in tiles, as sm90 has them.
+    bool tiles(const Shape &shape) const {
+        return shape.latent() && shape.head_dim == 576 && is_sm90(options_.family);
+    }
+    void find_plain_latents();
     Status allocate_wide();
     Status stage_pages(const TokenBatch &batch, StepInput *input, Staging *staging);
     void find_together(const TokenBatch &batch);
     Status stage_last_seen(const TokenBatch &batch, StepInput *input, Staging *staging) const;
     Status stage_plain(const TokenBatch &batch, StepInput *input, Staging *staging);
     void set_shape(const Shape &shape, WorklistOptions *options) const;
-    Status stage_worklist(Shape *shape, StepInput *input, Staging *staging);
+    // Of nodes_, with so many tokens.
+    Status stage_worklist(Shape *shape, int32_t tokens, StepInput *input, Staging *staging);
+    Status stage_expanded(StepInput *input, Staging *staging);
+    AttentionArguments arguments(const Shape &shape, const StepInput &input) const;
     void read_nodes(const TokenBatch &batch, size_t kv_group);
     const int32_t *pages_of(size_t layer, const StepInput &input) const {
         const auto group = static_cast<size_t>(attention_of(layer).kv_group);
@@ -128,10 +149,17 @@ class StepAttention {
     DeviceMemory partial_lse_; // [slots, heads] base 2
     DeviceMemory arrivals_;    // [rows, kv_heads_], then queues [4]: zero between launches
     DeviceMemory wide_;        // a layer's widened pages
+    // Keys and values of heads, of a layer's latents, and the attention of tokens that read them; latents_: null if none do.
+    const Attention *latents_ = nullptr;
+    DeviceMemory expanded_;
+    int64_t expanded_room_ = 0; // pages
+    Shape plain_shape_;
+    size_t expanded_section_ = 0; // plain_.expanded, then 0, 1, 2...
 
     // Of the staged step.
     int32_t tokens_ = 0; // as the batch has them, not padded
     size_t node_count_ = 0;
+    PlainLatents plain_;
     std::vector<uint8_t> form_; // [shapes] widens()
     std::vector<AttentionNode> nodes_;
     std::vector<int64_t> pages_begin_;   // [KV groups] in kPages

@@ -66,7 +66,7 @@ int64_t ExpertForm::bytes(const ExpertMatrix &matrix) const {
 
 int64_t ExpertForm::scale_count(const ExpertMatrix &matrix) const {
     if (packing) {
-        return packing->form == PackedForm::nvfp4
+        return has_factors(packing->form)
                    ? static_cast<int64_t>(matrix.experts.size()) * matrix.rows
                    : 0;
     }
@@ -118,6 +118,9 @@ Status ExpertSender::pack(const ExpertMatrix &matrix, const Packing &packing, st
     PackTarget target{shape, compute_, to};
     std::vector<float> all;
     for (size_t e = 0; e < matrix.experts.size(); ++e, target.data += shape.bytes()) {
+        if (has_factors(packing.form)) {
+            target.factors = factors + static_cast<int64_t>(e) * matrix.rows;
+        }
         const MatrixSource source = matrix.source(e);
         for (const MatrixPart &part : source.parts) {
             const PackedPlace place = packed_place(source, part, packing.turns);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "elementwise/quantize.h"
+#include "experts/adapted.h"
 #include "four_bits/product.h"
 
 namespace batchllm::cuda {
@@ -24,6 +26,28 @@ Status StepExperts::allocate(const StepBuffers &buffers) {
     ASSIGN_OR_RETURN(activated_, zeroed_memory(buffers[StepBuffer::expert_activated], what));
     ASSIGN_OR_RETURN(activated_scales_, zeroed_memory(buffers[StepBuffer::expert_scales], what));
     ASSIGN_OR_RETURN(made_, zeroed_memory(buffers[StepBuffer::expert_made], what));
+    return {};
+}
+
+Status StepExperts::make_room_for_adapters(int64_t rows) {
+    if (gate_up_.bytes() > 0) return {};
+    const char *what = "adapters of experts";
+    int64_t turns = 0, width = 0;
+    for (const Layer &layer : model_.layers) {
+        const Experts *experts = layer.experts();
+        if (experts == nullptr) continue;
+        const int64_t parts = experts->each[0].gate ? 2 : 1;
+        turns = std::max(turns, rows * experts->router.chosen);
+        width = std::max(width, parts * experts->each[0].width);
+    }
+    ASSIGN_OR_RETURN(adapted_tiles_,
+                     DeviceMemory::create(turns * static_cast<int64_t>(sizeof(AdapterTile)), what));
+    ASSIGN_OR_RETURN(adapted_tile_count_, DeviceMemory::create(sizeof(int32_t), what));
+    const int64_t bytes = turns * width * dtype_bytes(element_);
+    ASSIGN_OR_RETURN(gate_up_, DeviceMemory::create(bytes, what));
+    if (activated_scales_.bytes() > 0) {
+        ASSIGN_OR_RETURN(whole_, DeviceMemory::create(bytes / 2, what));
+    }
     return {};
 }
 
@@ -60,6 +84,7 @@ RoutingArguments StepExperts::routing(const Experts &experts, const DeviceExpert
 cudaError_t StepExperts::launch(const GroupedArguments &a, const std::optional<Packing> &packing,
                                 cudaStream_t stream) const {
     if (!packing) return launch_grouped(kernel_, a, sms_, stream);
+    if (packing->form == PackedForm::mxfp4_e4m3) return launch_mxfp4_e4m3_sm90(a, sms_, stream);
     FourBitArguments packed{};
     packed.element = packed.y_type = a.element;
     packed.w_shape = {packing->form, a.rows, a.columns};
@@ -80,9 +105,68 @@ cudaError_t StepExperts::launch(const GroupedArguments &a, const std::optional<P
                                           : launch_four_bits_sm80(packed, sms_, stream);
 }
 
-Status StepExperts::products(const Experts &experts, const DeviceExperts &weights, const Input &x,
-                             Profile *profile, cudaStream_t stream) {
+Status StepExperts::run_adapted(const GroupedArguments &product,
+                                const std::optional<Packing> &packing,
+                                const AdaptedExperts &adapted, ExpertProduct place,
+                                const void *whole, const int32_t *x_rows, int64_t rows,
+                                cudaStream_t stream) {
+    const StepAdapters &adapters = adapted.adapters;
+    const size_t number = adapters.model().of_experts(adapted.layer, place);
+    const int64_t turns = rows * adapters.model().product(number).rows;
+    AdapterWork work = adapters.work(adapted.wanted, adapted.input);
+    work.tile_count = adapted_tile_count_.as<int32_t>();
+    work.tiles = adapted_tiles_.as<AdapterTile>();
+    work.rows = nullptr;
+    ASSIGN_OR_RETURN(const AdapterArguments change,
+                     adapters.shrink({number, whole, Scaling::none, turns, false, product.y,
+                                      element_, 1, &work, x_rows},
+                                     adapted.input, stream));
+    RETURN_IF_CUDA(launch(product, packing, stream));
+    return adapters.expand(change, stream);
+}
+
+// gate_up_ -> activated_, with its scales where it is in e4m3.
+Status StepExperts::activate(const Experts &experts, const DeviceExperts &weights, int64_t rows,
+                             cudaStream_t stream) {
     const FeedForward &expert = experts.each[0];
+    const int64_t turns = rows * experts.router.chosen;
+    const bool quantized = weights.in_e4m3();
+    void *const whole = quantized ? whole_.data() : activated_.data();
+    RETURN_IF_CUDA(launch_turn_activation(
+        {element_, expert.activation, gate_up_.data(), whole, turns, expert.width}, sms_, stream));
+    if (!quantized) return {};
+    const RowScales scales{activated_scales_.as<float>(), 1, expert.width / kScaleBlock};
+    return check_cuda(launch_quantize_rows({element_, whole, activated_.data(), scales,
+                                            static_cast<int32_t>(turns), expert.width},
+                                           stream),
+                      "experts");
+}
+
+Status StepExperts::products(const Experts &experts, const DeviceExperts &weights, const Input &x,
+                             int64_t rows, const AdaptedExperts *adapted, Profile *profile,
+                             cudaStream_t stream) {
+    const FeedForward &expert = experts.each[0];
+    const auto changes = [&](ExpertProduct place) {
+        return adapted != nullptr && adapted->adapters.changes(adapted->adapters.model().of_experts(
+                                         adapted->layer, place));
+    };
+    const bool adapts_first = changes(ExpertProduct::gate_up);
+    const bool adapts_last = changes(ExpertProduct::down);
+    if (adapts_first || adapts_last) {
+        const AdaptedModel &model = adapted->adapters.model();
+        const AdapterWork all = adapted->adapters.work(adapted->wanted, adapted->input);
+        const AdaptedTurns turns{
+            tiles_.as<ExpertTile>(),
+            tile_count_.as<int32_t>(),
+            token_of_.as<int32_t>(),
+            all.entries,
+            static_cast<int32_t>(model.of_experts(adapted->layer, ExpertProduct::gate_up)),
+            static_cast<int32_t>(kExpertProducts),
+            all.tall,
+            adapted_tiles_.as<AdapterTile>(),
+            adapted_tile_count_.as<int32_t>()};
+        RETURN_IF_CUDA(launch_adapted_turns(turns, sms_, stream));
+    }
     GroupedArguments a{};
     a.element = weights.in_e4m3() ? DType::e4m3 : element_;
     a.tiles = tiles_.as<ExpertTile>();
@@ -99,8 +183,24 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     a.y = activated_.data();
     a.scales = {weights.gate_up_scaling, x.scales, weights.gate_up_scales,
                 activated_scales_.as<float>(), element_};
-    RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));
-    RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
+    // Before the activation, which is a launch of its own then; so it is if adapters want what is in e4m3 before it is.
+    if (adapts_first || (adapts_last && weights.in_e4m3())) {
+        a.gated = a.squared = false;
+        a.y = gate_up_.data();
+        if (adapts_first) {
+            RETURN_IF_ERROR(run_adapted(a, weights.gate_up_packing, *adapted,
+                                        ExpertProduct::gate_up, adapted->whole.data, a.row_of, rows,
+                                        stream));
+        } else {
+            RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));
+        }
+        RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
+        RETURN_IF_ERROR(activate(experts, weights, rows, stream));
+        RETURN_IF_ERROR(profile->mark(Part::activation, stream));
+    } else {
+        RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));
+        RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
+    }
     a.x = activated_.data();
     a.row_of = nullptr;
     a.w = weights.down;
@@ -111,18 +211,26 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     a.y = made_.data();
     a.scales = {weights.down_scaling, activated_scales_.as<float>(), weights.down_scales, nullptr,
                 element_};
-    RETURN_IF_CUDA(launch(a, weights.down_packing, stream));
+    if (adapts_last) {
+        const bool quantized = weights.in_e4m3();
+        RETURN_IF_ERROR(run_adapted(a, weights.down_packing, *adapted, ExpertProduct::down,
+                                    quantized ? whole_.data() : activated_.data(), nullptr, rows,
+                                    stream));
+    } else {
+        RETURN_IF_CUDA(launch(a, weights.down_packing, stream));
+    }
     return profile->mark(Part::down, stream);
 }
 
 Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const Input &x,
-                        const AddNormArguments &end, Profile *profile, cudaStream_t stream) {
+                        const AddNormArguments &end, const AdaptedExperts *adapted,
+                        Profile *profile, cudaStream_t stream) {
     const Experts &experts = *layer.experts();
     const SharedExperts *both = layer.shared();
     const RoutingArguments routed = routing(experts, weights, end.count);
     RETURN_IF_CUDA(launch_routing(routed, stream));
     RETURN_IF_ERROR(profile->mark(Part::routing, stream));
-    RETURN_IF_ERROR(products(experts, weights, x, profile, stream));
+    RETURN_IF_ERROR(products(experts, weights, x, end.count, adapted, profile, stream));
     CombineArguments sum{end,
                          made_.data(),
                          routed.turn_of,

@@ -7,9 +7,19 @@
 #include "experts/combine.h"
 #include "experts/grouped.h"
 #include "experts/routing.h"
+#include "step/adapters.h"
 #include "step/weights.h"
 
 namespace batchllm::cuda {
+
+// What adapters change experts with.
+struct AdaptedExperts {
+    const StepAdapters &adapters;
+    const StepInput &input;
+    size_t layer;
+    bool wanted; // rows are the wanted ones of a step that gathers
+    Input whole; // the experts' input in the compute type
+};
 
 class StepExperts {
   public:
@@ -22,10 +32,15 @@ class StepExperts {
     // [rows, router.rows], of the layer that runs next.
     float *logits() const { return logits_.as<float>(); }
 
+    // For steps whose adapters change experts. rows: of the largest step.
+    Status make_room_for_adapters(int64_t rows);
+
     // After logits() was filled. x: [rows, hidden] elements, or e4m3 with scales (Scaling::turns) where the weights
-    // are. end: what becomes of the result; its delta: the shared expert's, where the layer has one, or null.
+    // are. end: what becomes of the result; its delta: the shared expert's, where the layer has one, or null. adapted: null: no step has
+    // adapters.
     Status run(const Layer &layer, const DeviceExperts &weights, const Input &x,
-               const AddNormArguments &end, Profile *profile, cudaStream_t stream);
+               const AddNormArguments &end, const AdaptedExperts *adapted, Profile *profile,
+               cudaStream_t stream);
 
     // [experts] of the layer that ran last, after all that was enqueued.
     Result<std::vector<int64_t>> turns_of_each() const;
@@ -36,7 +51,14 @@ class StepExperts {
     cudaError_t launch(const GroupedArguments &product, const std::optional<Packing> &packing,
                        cudaStream_t stream) const;
     Status products(const Experts &experts, const DeviceExperts &weights, const Input &x,
-                    Profile *profile, cudaStream_t stream);
+                    int64_t rows, const AdaptedExperts *adapted, Profile *profile,
+                    cudaStream_t stream);
+    // The launch, and what adapters add to its result, y; whole, x_rows: its input, and which row of that a turn has.
+    Status run_adapted(const GroupedArguments &product, const std::optional<Packing> &packing,
+                       const AdaptedExperts &adapted, ExpertProduct place, const void *whole,
+                       const int32_t *x_rows, int64_t rows, cudaStream_t stream);
+    Status activate(const Experts &experts, const DeviceExperts &weights, int64_t rows,
+                    cudaStream_t stream);
 
     const Model &model_;
     DType element_;
@@ -51,8 +73,13 @@ class StepExperts {
     DeviceMemory tiles_;            // [most_tiles] ExpertTile
     DeviceMemory tile_count_;       // [1] int32
     DeviceMemory activated_;        // [rows * chosen, width]
-    DeviceMemory activated_scales_; // [rows * chosen, width / kScaleBlock], where it is in e4m3
+    DeviceMemory activated_scales_; // [rows * chosen, scale_groups(width)], where it is in e4m3
     DeviceMemory made_;             // [rows * chosen, hidden]
+    // Of steps whose adapters change experts.
+    DeviceMemory adapted_tiles_;      // [rows * chosen] AdapterTile
+    DeviceMemory adapted_tile_count_; // [1] int32
+    DeviceMemory gate_up_;            // [rows * chosen, width or twice that]
+    DeviceMemory whole_;              // activated_ in the compute type, where that is in e4m3
 };
 
 } // namespace batchllm::cuda

@@ -35,7 +35,7 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
     const int64_t rows = of.count;
     const Activations &buffers = parts_.activations;
     const ProductPlace place{index, LayerProduct::gate_up};
-    const bool adapted = parts_.adapters.changes(place);
+    const bool adapted = parts_.adapters.changes(place.number());
     Matrix gate_up = w.gate_up;
     Input rows_of_x = x;
     if (gate_up.packing && gate_up.packing->turns) {
@@ -64,8 +64,8 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
                                f.width};
         AdapterArguments adapters;
         if (adapted) {
-            ASSIGN_OR_RETURN(adapters, parts_.adapters.shrink({place, x, Scaling::none, rows,
-                                                               of.wanted != nullptr, nullptr,
+            ASSIGN_OR_RETURN(adapters, parts_.adapters.shrink({place.number(), x, Scaling::none,
+                                                               rows, of.wanted != nullptr, nullptr,
                                                                parts_.element(), 1},
                                                               parts_.input, stream));
             product.adapters = &adapters;
@@ -114,11 +114,13 @@ Status Feeds::shared_expert(size_t index, const FeedForward &f, const Input &x,
 }
 
 // The logits of the layer's router.
-Status Feeds::route(const DeviceLayer &w, const Experts &experts, const Input &x, int64_t rows,
+Status Feeds::route(size_t index, const Experts &experts, const Input &x, const StepRows &rows,
                     cudaStream_t stream) {
-    RETURN_IF_ERROR(products_.run({w.experts.router, x, parts_.experts.logits(), DType::f32, false,
-                                   experts.router.logits_scale},
-                                  rows, stream));
+    RETURN_IF_ERROR(run_adapted(parts_, &products_,
+                                {parts_.layer(index).experts.router, x, parts_.experts.logits(),
+                                 DType::f32, false, experts.router.logits_scale},
+                                {index, LayerProduct::router}, rows.count, rows.wanted != nullptr,
+                                stream));
     return parts_.profile.mark(Part::routing, stream);
 }
 
@@ -134,13 +136,13 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
     Input of_experts = residual_.normed(norm_before(index), scaling_of_feed(w), rows);
     const Input x =
         w.experts.in_e4m3() ? Input(parts_.activations.normed_whole.data()) : of_experts;
-    if (!apart) RETURN_IF_ERROR(route(w, experts, x, rows.count, stream));
+    if (!apart) RETURN_IF_ERROR(route(index, experts, x, rows, stream));
     if (both != nullptr) RETURN_IF_ERROR(shared_expert(index, both->shared, x, rows, stream));
     if (apart) {
         const DeviceNorm &of_router = w.experts.router_norm;
         RETURN_IF_ERROR(residual_.norm(of_router, Scaling::none, rows, stream));
-        RETURN_IF_ERROR(route(w, experts, residual_.normed(of_router, Scaling::none, rows),
-                              rows.count, stream));
+        RETURN_IF_ERROR(
+            route(index, experts, residual_.normed(of_router, Scaling::none, rows), rows, stream));
         RETURN_IF_ERROR(residual_.norm(w.experts.before, Scaling::none, rows, stream));
         of_experts = residual_.normed(w.experts.before, Scaling::none, rows);
     }
@@ -162,8 +164,11 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
                                         ends ? w.scalar : nullptr};
     const AddNormArguments end = residual_.addition(ending, rows);
     Profile *profile = &parts_.profile;
+    const AdaptedExperts adapted{parts_.adapters, parts_.input, index, rows.wanted != nullptr,
+                                 w.experts.in_e4m3() ? x : of_experts};
     if (!summed_apart) {
-        RETURN_IF_ERROR(parts_.experts.run(described, w.experts, of_experts, end, profile, stream));
+        RETURN_IF_ERROR(
+            parts_.experts.run(described, w.experts, of_experts, end, &adapted, profile, stream));
         return normed_apart ? residual_.norm(*next, next_scaling, rows, stream) : Status();
     }
     const AddNormArguments sum{parts_.element(),
@@ -177,7 +182,8 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
                                nullptr,
                                end.count,
                                parts_.model.hidden};
-    RETURN_IF_ERROR(parts_.experts.run(described, w.experts, of_experts, sum, profile, stream));
+    RETURN_IF_ERROR(
+        parts_.experts.run(described, w.experts, of_experts, sum, &adapted, profile, stream));
     RETURN_IF_CUDA(launch_add_norm(end, stream));
     return profile->mark(Part::norm, stream);
 }

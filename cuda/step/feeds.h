@@ -28,7 +28,7 @@ class Feeds {
                     cudaStream_t stream);
     Status shared_expert(size_t layer, const FeedForward &f, const Input &x, const StepRows &rows,
                          cudaStream_t stream);
-    Status route(const DeviceLayer &w, const Experts &experts, const Input &x, int64_t rows,
+    Status route(size_t index, const Experts &experts, const Input &x, const StepRows &rows,
                  cudaStream_t stream);
     Status add_layer_input(size_t layer, const StepRows &rows, cudaStream_t stream);
     // The norm before what is fed, of whichever sublayer it is.

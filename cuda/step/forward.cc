@@ -5,6 +5,7 @@
 
 #include "backend/gpu/step_buffers.h"
 #include "elementwise/elementwise.h"
+#include "elementwise/look_up.h"
 #include "latent/latent.h"
 #include "step/layer_products.h"
 #include "step/supported.h"
@@ -13,8 +14,9 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr const char *kExpertsInFp8 =
-    "of experts only routed ones that are gated by SiLU, have no biases and have sizes that are "
-    "multiples of 128 are multiplied in fp8, by kernels of family sm90";
+    "of experts only routed ones in mxfp4 that are gated by SiLU or as gpt-oss's are, and others "
+    "that are gated by SiLU, have no biases and have sizes that are multiples of 128, are "
+    "multiplied in fp8, by kernels of family sm90";
 
 // What is not there for attention over latents.
 Status check_latents(const Model &model, const ForwardOptions &options) {
@@ -78,6 +80,14 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
         if (w.packing && w.packing->turns &&
             (options.reproducible || !forward->products_.can_expand(w))) {
             parts.adapters.exclude({i, LayerProduct::gate_up});
+        }
+        // Scales of blocks of gate and up in turns are read by the gated product alone.
+        const DeviceExperts &experts = parts.layer(i).experts;
+        const auto &packing = experts.gate_up_packing;
+        if (experts.gate_up_scaling == Scaling::blocks ||
+            (packing && packing->form == PackedForm::mxfp4_e4m3)) {
+            parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
+            parts.adapters.exclude_experts(i, ExpertProduct::down);
         }
     }
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));
@@ -171,6 +181,7 @@ std::string Forward::compute_type() const {
 }
 
 Status Forward::prepare(cudaStream_t stream) {
+    if (products_.set_timing(true)) graphs_.clear();
     return prepare_products(parts_, &products_, stream);
 }
 
@@ -180,7 +191,8 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
 
 Status Forward::run(const Staging &staging, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool moved, parts_.reserve(stream));
-    if (moved) graphs_.clear(); // they know the old addresses
+    const bool chooses_again = products_.set_timing(timing_is_due());
+    if (moved || chooses_again) graphs_.clear(); // they know the old addresses, or choices
     RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
@@ -191,8 +203,15 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     return graph->replay(stream);
 }
 
+bool Forward::timing_is_due() {
+    const int64_t untimed = parts_.options.untimed_steps;
+    if (untimed == 0 || !parts_.options.tune) return true;
+    return ++steps_[tuned_rows(parts_.staged.tokens)] == untimed + 1;
+}
+
 Graph *Forward::captured(cudaStream_t stream) {
     const StagedStep &step = parts_.staged;
+    if (parts_.attention.plain()) return nullptr; // its launches depend on which tokens are so
     bool due = false;
     Graph *graph = graphs_.find({step.tokens, step.wanted, step.gather, parts_.states.form(),
                                  parts_.attention.form(), parts_.adapters.form()},
@@ -220,6 +239,7 @@ Status Forward::launch(cudaStream_t stream) {
     RETURN_IF_CUDA(launch_embed(parts_.element(), parts_.options.residual, parts_.weights.embedding,
                                 parts_.input.at<int32_t>(kTokens), parts_.samples(), tokens,
                                 model.hidden, model.embedding_scale, rows.residual, stream));
+    RETURN_IF_ERROR(adapt_embedding(rows, stream));
     RETURN_IF_ERROR(parts_.pictures.embed(parts_.input, rows.residual, stream));
     RETURN_IF_ERROR(parts_.ropes.launch(model, parts_.input, tokens, stream));
     RETURN_IF_ERROR(feeds_.make_layer_inputs(stream));
@@ -235,6 +255,18 @@ Status Forward::launch(cudaStream_t stream) {
         RETURN_IF_ERROR(residual_.norm(next.norm, next.scaling, rows, stream));
     }
     return {};
+}
+
+Status Forward::adapt_embedding(const StepRows &rows, cudaStream_t stream) {
+    const StepAdapters &adapters = parts_.adapters;
+    const size_t product = adapters.model().embedding();
+    if (!adapters.changes(product)) return {};
+    const AdapterArguments change = adapters.arguments(
+        {product, parts_.input.at<int32_t>(kTokens), Scaling::none, rows.count, false,
+         rows.residual, parts_.options.residual, parts_.model.embedding_scale},
+        parts_.input);
+    RETURN_IF_CUDA(launch_look_up(change, parts_.samples(), parts_.options.attention.sms, stream));
+    return adapters.expand(change, stream);
 }
 
 // The first norm has been launched; so has the next layer's, or the last one, when this returns.

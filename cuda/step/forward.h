@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 
 #include "backend/backend.h"
 #include "device/staging.h"
@@ -44,7 +45,7 @@ class Forward {
     // What is made of that.
     OutputHead &head() { return head_; }
 
-    // Chooses the algorithms of all products, which is otherwise done as they come.
+    // Times and chooses the algorithms of all products, which is otherwise done as they come.
     Status prepare(cudaStream_t stream);
     // The products alone, on whatever the buffers hold: for measuring their rate.
     Status run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream);
@@ -61,7 +62,10 @@ class Forward {
     Status load();
     Status make_tower(const Model &model);
     Status launch(cudaStream_t stream);
+    Status adapt_embedding(const StepRows &rows, cudaStream_t stream);
     Status layer(size_t index, cudaStream_t stream);
+    // Whether products are timed in the staged step, because the steps of its range of rows are many.
+    bool timing_is_due();
     // The graph of the staged step's launches; null: it has none yet, or cannot have one.
     Graph *captured(cudaStream_t stream);
 
@@ -74,6 +78,7 @@ class Forward {
     OutputHead head_;
     std::unique_ptr<StepTower> tower_;
     std::string warning_;
+    std::unordered_map<int64_t, int64_t> steps_; // by tuned_rows()
 };
 
 } // namespace batchllm::cuda

@@ -19,6 +19,9 @@ struct ForwardOptions {
     bool kv_e4m3 = false;         // keys and values in their pages
     int64_t step_tokens = 0;
     bool tune = true;
+    // So many steps of a range of rows take cuBLASLt's first choices before others are timed. Timing takes about
+    // half as long as one of the range's steps and saves at most some 2 % of those that follow. 0: timed as they come.
+    int64_t untimed_steps = 64;
     std::string tuning_cache; // a path; none; "": the default
     std::string device;       // its name
     AttentionOptions attention;

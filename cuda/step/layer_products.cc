@@ -78,7 +78,7 @@ StepForm loaded_form(const StepParts &parts, Products *products) {
                       (!layer.after_feed_forward && !products->adds(layer.down));
         if (!layer.experts.in_e4m3()) continue;
         form.experts_in_e4m3 = true;
-        form.normed_scales = std::max(form.normed_scales, parts.model.hidden / kScaleBlock);
+        form.normed_scales = std::max(form.normed_scales, scale_groups(parts.model.hidden));
     }
     return form;
 }
@@ -139,7 +139,7 @@ Status run_products(StepParts *parts, Products *products, const ResidualStream &
         RETURN_IF_ERROR(
             parts->experts.run(parts->model.layers[i], w.experts,
                                Input(buffers.normed.data(), buffers.normed_scales.as<float>()),
-                               residual.addition(ending, rows), &parts->profile, stream));
+                               residual.addition(ending, rows), nullptr, &parts->profile, stream));
     }
     if (parts->weights.head.rows == 0) return {};
     const int64_t chunk = buffers.logits_rows;

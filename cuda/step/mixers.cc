@@ -1,5 +1,6 @@
 #include "step/mixers.h"
 
+#include <algorithm>
 #include <variant>
 
 #include "base/visit.h"
@@ -120,19 +121,94 @@ Status Mixers::latents(size_t index, const Attention &a, cudaStream_t stream) {
         q = buffers.latent_of_down.data();
         q_stride = own.q.rows;
         const Input normed(buffers.latent_normed.data());
-        RETURN_IF_ERROR(products_.run(
-            {own.q, normed, buffers.latent_of_down.data(), element, false}, tokens, stream));
+        RETURN_IF_ERROR(run_adapted(parts_, &products_,
+                                    {own.q, normed, buffers.latent_of_down.data(), element, false},
+                                    {index, LayerProduct::queries}, tokens, false, stream));
     }
+    const LatentRows rows = latent_rows();
     void *queries = buffers.latent_queries.data();
-    RETURN_IF_CUDA(launch_head_products({element, q, q_stride, latent.query_dim(), own.keys,
-                                         queries, int64_t{a.heads} * key_dim, key_dim, tokens,
+    RETURN_IF_ERROR(products_.run_heads({q, q_stride, latent.query_dim(), own.keys, queries,
+                                         int64_t{a.heads} * key_dim, key_dim, rows.absorbed,
                                          a.heads, latent.rank, latent.plain},
                                         stream));
     RETURN_IF_CUDA(
-        launch_latent_queries({element, q, q_stride, queries, tokens, a.heads, latent.query_dim(),
-                               latent.turned, key_dim, angles, pairs},
+        launch_latent_queries({element, q, q_stride, queries, rows.absorbed, a.heads,
+                               latent.query_dim(), latent.turned, key_dim, angles, pairs},
                               stream));
+    if (rows.plain > 0) {
+        const PlainQueries to = plain_queries(index, a);
+        const auto *from =
+            static_cast<const std::byte *>(q) + rows.first * q_stride * dtype_bytes(element);
+        RETURN_IF_CUDA(launch_latent_plain_queries(
+            {element, from, q_stride, to.q, to.stride, rows.plain, a.heads, latent.query_dim(),
+             latent.turned,
+             angles != nullptr ? angles + int64_t{rows.first} * (latent.turned / 2) : nullptr,
+             pairs},
+            stream));
+    }
     return parts_.profile.mark(Part::rope, stream);
+}
+
+// The step's tokens in the absorbed form, rounded up where others follow, and those in the plain form.
+Mixers::LatentRows Mixers::latent_rows() const {
+    const StepAttention &step = parts_.attention;
+    const int64_t all = parts_.staged.tokens;
+    if (!step.plain()) return {static_cast<int32_t>(all), static_cast<int32_t>(all), 0};
+    const int32_t first = step.first_plain();
+    return {static_cast<int32_t>(std::min(all, padded_rows(first))), first, step.tokens() - first};
+}
+
+// Where they stay if they are as wide as the kernel needs them, or behind the absorbed ones.
+Mixers::PlainQueries Mixers::plain_queries(size_t index, const Attention &a) const {
+    const Activations &buffers = parts_.activations;
+    const LatentRows rows = latent_rows();
+    const auto bytes = dtype_bytes(parts_.element());
+    if (a.latent.query_dim() == latent_head_dim && a.latent.q_down) {
+        const int64_t stride = std::get<DeviceLatent>(parts_.layer(index).mixer).q.rows;
+        return {buffers.latent_of_down.data() + rows.first * stride * bytes, stride};
+    }
+    return {buffers.latent_queries.data() +
+                int64_t{rows.absorbed} * a.heads * padded_key_dim(a) * bytes,
+            int64_t{a.heads} * latent_head_dim};
+}
+
+// Attention over latents, up to each head's values.
+Status Mixers::attend_latents(size_t index, const Attention &a, cudaStream_t stream) {
+    const AttentionTensors of_layer = tensors(index, a);
+    const StepAttention &step = parts_.attention;
+    const Activations &buffers = parts_.activations;
+    const Latent &latent = a.latent;
+    const auto &own = std::get<DeviceLatent>(parts_.layer(index).mixer);
+    const LatentRows rows = latent_rows();
+    if (rows.first > 0) {
+        RETURN_IF_ERROR(step.launch(index, of_layer, parts_.input, stream));
+        RETURN_IF_ERROR(graphs_.mark(stream));
+        if (parts_.element() != DType::f32) {
+            RETURN_IF_ERROR(step.launch_merging(index, of_layer, parts_.input, stream));
+            RETURN_IF_ERROR(graphs_.mark(stream));
+        }
+        const int32_t value_dim = padded_value_dim(a);
+        RETURN_IF_ERROR(products_.run_heads(
+            {buffers.latent_made.data(), int64_t{a.heads} * value_dim, value_dim, own.values,
+             buffers.attended.data(), a.result_size(), latent.value_dim, rows.absorbed, a.heads,
+             latent.value_dim, latent.rank},
+            stream));
+    }
+    if (rows.plain == 0) return {};
+    // After the absorbed ones, whose rounded number of rows may end among these.
+    const auto bytes = dtype_bytes(parts_.element());
+    std::byte *results = buffers.attended.data() + rows.first * a.result_size() * bytes;
+    const bool narrower = latent.value_dim != latent_head_dim;
+    std::byte *made = narrower ? buffers.latent_made.data() +
+                                     int64_t{rows.absorbed} * a.heads * padded_value_dim(a) * bytes
+                               : results;
+    const PlainQueries q = plain_queries(index, a);
+    RETURN_IF_ERROR(step.launch_plain_latents(index, {q.q, made, of_layer.kv}, own.keys, own.values,
+                                              q.stride, parts_.input, stream));
+    if (!narrower) return {};
+    return check_cuda(launch_latent_narrow(made, results, int64_t{rows.plain} * a.heads,
+                                           latent.value_dim, stream),
+                      "values of latents");
 }
 
 Status Mixers::recurrent(size_t index, Part part, cudaStream_t stream) {
@@ -164,33 +240,15 @@ AttentionTensors Mixers::tensors(size_t index, const Attention &attention) const
 Status Mixers::attend(size_t index, const Attention &attention, cudaStream_t stream) {
     const AttentionTensors of_layer = tensors(index, attention);
     const StepAttention &step = parts_.attention;
-    if (step.widens(index)) {
-        RETURN_IF_ERROR(step.launch_widening(index, of_layer, parts_.input, stream));
-        RETURN_IF_ERROR(graphs_.mark(stream));
-    }
-    RETURN_IF_ERROR(step.launch(index, of_layer, parts_.input, stream));
-    RETURN_IF_ERROR(graphs_.mark(stream));
-    if (attention.latent && parts_.element() != DType::f32) {
-        RETURN_IF_ERROR(step.launch_merging(index, of_layer, parts_.input, stream));
-        RETURN_IF_ERROR(graphs_.mark(stream));
-    }
     if (attention.latent) {
-        const Latent &latent = attention.latent;
-        const Activations &buffers = parts_.activations;
-        const int32_t value_dim = padded_value_dim(attention);
-        const HeadProductArguments values{parts_.element(),
-                                          buffers.latent_made.data(),
-                                          int64_t{attention.heads} * value_dim,
-                                          value_dim,
-                                          std::get<DeviceLatent>(parts_.layer(index).mixer).values,
-                                          buffers.attended.data(),
-                                          attention.result_size(),
-                                          latent.value_dim,
-                                          static_cast<int32_t>(parts_.staged.tokens),
-                                          attention.heads,
-                                          latent.value_dim,
-                                          latent.rank};
-        RETURN_IF_CUDA(launch_head_products(values, stream));
+        RETURN_IF_ERROR(attend_latents(index, attention, stream));
+    } else {
+        if (step.widens(index)) {
+            RETURN_IF_ERROR(step.launch_widening(index, of_layer, parts_.input, stream));
+            RETURN_IF_ERROR(graphs_.mark(stream));
+        }
+        RETURN_IF_ERROR(step.launch(index, of_layer, parts_.input, stream));
+        RETURN_IF_ERROR(graphs_.mark(stream));
     }
     if (attention.gated) {
         const DeviceLayer &w = parts_.layer(index);

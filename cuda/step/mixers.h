@@ -30,6 +30,16 @@ class Mixers {
     Status keys_and_values(size_t layer, const Attention &attention, cudaStream_t stream);
     Status latents(size_t layer, const Attention &attention, cudaStream_t stream);
     Status recurrent(size_t layer, Part part, cudaStream_t stream);
+    struct LatentRows {
+        int32_t absorbed, first, plain; // first: of those in the plain form
+    };
+    LatentRows latent_rows() const;
+    struct PlainQueries {
+        std::byte *q; // of the first token in the plain form
+        int64_t stride;
+    };
+    PlainQueries plain_queries(size_t layer, const Attention &attention) const;
+    Status attend_latents(size_t layer, const Attention &attention, cudaStream_t stream);
     Status attend(size_t layer, const Attention &attention, cudaStream_t stream);
     AttentionTensors tensors(size_t layer, const Attention &attention) const;
     // The mixer's result as its last product takes it.

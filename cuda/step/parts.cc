@@ -42,6 +42,7 @@ StepForm step_form(const Model &model, const ForwardOptions &options) {
     form.element = options.element;
     form.residual = options.residual;
     if (options.attention.reproducible) form.partials = most_partials(model.max_positions);
+    form.plain_latents = is_sm90(options.attention.family);
     form.state_chunks = goes_in_chunks(model, options.element, options.reproducible);
     return form;
 }
@@ -100,6 +101,9 @@ Result<bool> StepParts::reserve(cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool samples_moved,
                      activations.reserve_samples(staged.sample_rows, stream));
     ASSIGN_OR_RETURN(const bool adapters_grown, adapters.reserve(rows, stream));
+    if (adapters_grown && adapters.changes_experts()) {
+        RETURN_IF_ERROR(experts.make_room_for_adapters(rows));
+    }
     return input_moved || samples_moved || adapters_grown;
 }
 

@@ -7,6 +7,7 @@
 #include "elementwise/norm.h"
 #include "four_bits/convert.h"
 #include "four_bits/product.h"
+#include "latent/latent.h"
 #include "linear/order_probe.h"
 
 namespace batchllm::cuda {
@@ -212,6 +213,11 @@ Status Products::prepare_in_order(const std::vector<InOrder> &wanted) {
                                                  &probe, stream));
     }
     return check_cuda(cudaStreamSynchronize(stream), "products");
+}
+
+Status Products::run_heads(const HeadProductArguments &arguments, cudaStream_t stream) {
+    if (element_ != DType::f32) return linear_.run_heads(arguments, stream);
+    return check_cuda(launch_head_products(arguments, stream), "a product of heads");
 }
 
 } // namespace batchllm::cuda

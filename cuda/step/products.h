@@ -49,8 +49,13 @@ class Products {
     const std::string &refusal() const { return linear_.refusal(); }
 
     Status run(const StepProduct &product, int64_t rows, cudaStream_t stream);
+    // Of latents' heads.
+    Status run_heads(const HeadProductArguments &arguments, cudaStream_t stream);
     // Chooses the algorithms for so many rows, which is otherwise done as they come.
     Status prepare(const StepProduct &product, int64_t rows, cudaStream_t stream);
+
+    // Linear::set_timing. Ways to multiply packed matrices differ by more, and are timed as they come.
+    bool set_timing(bool on) { return linear_.set_timing(on); }
 
     // Of packed matrices: whether run() expands W for so many rows; and W expanded, until the next such product.
     Result<bool> expands(const StepProduct &product, int64_t rows, cudaStream_t stream);

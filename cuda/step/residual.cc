@@ -19,7 +19,7 @@ ResidualStream::First ResidualStream::after(size_t index) const {
 RowScales ResidualStream::scales_of(const DeviceMemory &memory, Scaling scaling,
                                     int64_t rows) const {
     if (scaling == Scaling::turns)
-        return {memory.as<float>(), 1, parts_.model.hidden / kScaleBlock};
+        return {memory.as<float>(), 1, scale_groups(parts_.model.hidden)};
     return {memory.as<float>(), scaling == Scaling::blocks ? padded_rows(rows) : 0};
 }
 

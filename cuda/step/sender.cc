@@ -184,10 +184,9 @@ Status Sender::make_packed(int64_t rows, int64_t columns, const PackTarget &targ
     }
     // Codes deviate by 4.6 in int4, by 2.8 in e2m1.
     std::vector<float> floats(static_cast<size_t>(is_int4(form) ? at.rows * groups : 0), 0.0044F);
-    std::vector<uint8_t> bytes(static_cast<size_t>(at.bytes - code_bytes),
-                               is_int4(form)               ? 8
-                               : form == PackedForm::mxfp4 ? 120
-                                                           : 0x38);
+    std::vector<uint8_t> bytes(static_cast<size_t>(at.bytes - code_bytes), is_int4(form)    ? 8
+                                                                           : is_mxfp4(form) ? 120
+                                                                                            : 0x38);
     if (!floats.empty()) std::memcpy(bytes.data(), floats.data(), floats.size() * 4);
     RETURN_IF_CUDA(cudaStreamSynchronize(stream)); // what was there has been packed
     RETURN_IF_CUDA(cudaMemcpy(made_up_.data() + code_bytes, bytes.data(), bytes.size(),

@@ -24,7 +24,12 @@ constexpr int64_t kAlign = 256;
 int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 const char *name_of(PackedForm form) {
-    return is_int4(form) ? "int4" : form == PackedForm::mxfp4 ? "mxfp4" : "nvfp4";
+    return is_int4(form) ? "int4" : is_mxfp4(form) ? "mxfp4" : "nvfp4";
+}
+
+void add_once(const std::string &name, const char *between, std::string *all) {
+    if (all->find(name) != std::string::npos) return;
+    all->append(all->empty() ? "" : between).append(name);
 }
 
 class Loader {
@@ -307,16 +312,11 @@ class Loader {
         }
         if (fit.refusal != nullptr) {
             ++all->expanded;
-            if (all->refusals.find(fit.refusal) == std::string::npos) {
-                all->refusals.append(all->refusals.empty() ? "" : ", or ").append(fit.refusal);
-            }
+            add_once(fit.refusal, ", or ", &all->refusals);
         }
         if (!fit.packing) return std::nullopt;
         ++all->packed;
-        const std::string name = name_of(fit.packing->form);
-        if (all->formats.find(name) == std::string::npos) {
-            all->formats.append(all->formats.empty() ? "" : ", ").append(name);
-        }
+        add_once(name_of(fit.packing->form), ", ", &all->formats);
         return fit.packing;
     }
 
@@ -369,11 +369,13 @@ class Loader {
                                0, &to->gate_up_bias));
         RETURN_IF_ERROR(vector(count * hidden, each.down_bias, {}, 0, &to->down_bias));
         ExpertForm of_gate_up = form_of(each.gate_up), of_down = form_of(each.down);
+        const bool takes_e4m3 = options_.experts_in_e4m3 && !layer.parallel && !from.before;
         if (of_gate_up.scaling == Scaling::none || of_down.scaling == Scaling::none ||
-            !options_.experts_in_e4m3 || layer.parallel || from.before || each.biased() ||
+            !takes_e4m3 || each.biased() ||
             !experts_take_e4m3(hidden, width, from.each[0].activation)) {
             of_gate_up = of_down = {element_};
         }
+        if (takes_e4m3) stay_in_mxfp4(from, each, &of_gate_up, &of_down, all);
         const bool ending = !from.each[0].gate || has_packed_ending(from.each[0].activation);
         if (auto packing = packing_of(each.gate_up, all, ending)) {
             packing->turns = bool(from.each[0].gate);
@@ -391,9 +393,31 @@ class Loader {
         return {};
     }
 
+    // With --quantize fp8 those in mxfp4 stay so: it is the input of their products that is in e4m3.
+    void stay_in_mxfp4(const Experts &from, const ExpertMatrices &each, ExpertForm *gate_up,
+                       ExpertForm *down, DeviceWeights *all) const {
+        const FeedForward &one = from.each[0];
+        if (options_.quantize != Quantize::fp8 || !one.gate ||
+            !experts_take_mxfp4_e4m3(each.gate_up.columns, one.width, one.activation)) {
+            return;
+        }
+        std::optional<Packing> first = packed_fit(model_, each.gate_up, element_).packing,
+                               last = packed_fit(model_, each.down, element_).packing;
+        if (!first || first->form != PackedForm::mxfp4 || !last ||
+            last->form != PackedForm::mxfp4) {
+            return;
+        }
+        first->form = last->form = PackedForm::mxfp4_e4m3;
+        first->turns = true;
+        *gate_up = {element_, Scaling::rows, false, first};
+        *down = {element_, Scaling::rows, false, last};
+        all->packed += 2;
+        add_once(name_of(first->form), ", ", &all->formats);
+    }
+
     static std::optional<Packing> packing_with(const ExpertForm &form, const float *factors) {
         std::optional<Packing> packing = form.packing;
-        if (packing && packing->form == PackedForm::nvfp4) packing->factors = factors;
+        if (packing && has_factors(packing->form)) packing->factors = factors;
         return packing;
     }
 

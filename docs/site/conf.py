@@ -12,12 +12,15 @@ myst_heading_anchors = 4
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 smartquotes = False
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = html_show_sourcelink = False
 html_last_updated_fmt = None
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
 autodoc_class_signature = "separated"
 napoleon_google_docstring = True
 
@@ -27,6 +30,7 @@ def as_text_is_written(app, what, name, thing, options, lines):
     out, item, literal = [], False, False
     for line in lines:
         line = re.sub(r"(?<!`)`([^`]+)`(?!`)(?=(\w?))", lambda match: f"``{match[1]}``" + ("\\ " if match[2] else ""), line)
+        line = re.sub(r"\bdocs/([\w-]+)\.md", r":doc:`\1`", line)
         described = re.match(r"(\w+(?:, \w+)*): (.+)", line)
         if not line.strip():
             item = False

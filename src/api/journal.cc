@@ -4,6 +4,7 @@
 #include <cinttypes>
 
 #include "api/boundary.h"
+#include "api/pictures.h"
 
 using namespace batchllm;
 using api::guard;
@@ -111,6 +112,15 @@ int32_t batchllm_journal_get_info(const batchllm_journal *journal, batchllm_jour
         full.blocks = of.blocks();
         full.state = of.state().empty() ? nullptr : of.state().c_str();
         return api::copy_out("info", &full, sizeof full, info);
+    });
+}
+
+int32_t batchllm_journal_use_pictures(batchllm_journal *journal,
+                                      const batchllm_pictures *pictures) {
+    return guard([&]() -> Status {
+        RETURN_IF_ERROR(need("journal", journal));
+        RETURN_IF_ERROR(need("pictures", pictures));
+        return journal->journal->use_pictures(pictures->library);
     });
 }
 

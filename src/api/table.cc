@@ -10,6 +10,7 @@
 #include "api/boundary.h"
 #include "api/column.h"
 #include "api/engine.h"
+#include "api/pictures.h"
 
 using namespace batchllm;
 using api::guard;
@@ -31,7 +32,7 @@ batchllm_table_options default_options() {
     return options;
 }
 
-Result<TableOptions> read_options(const batchllm_table_options *options) {
+Result<TableOptions> read_options(const batchllm_table_options *options, int64_t rows) {
     RETURN_IF_ERROR(need("options", options));
     batchllm_table_options known = default_options();
     RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
@@ -53,6 +54,12 @@ Result<TableOptions> read_options(const batchllm_table_options *options) {
     read.reorder = known.fields == BATCHLLM_FIELDS_REORDER;
     read.chat = known.chat != 0;
     if (known.system != nullptr) read.system = known.system;
+    for (int64_t i = 0; known.pictures != nullptr && i < rows; ++i) {
+        if (known.pictures[i] >= 0) continue;
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "options->pictures[%" PRId64 "] is %" PRId32,
+                     i, known.pictures[i]);
+    }
+    if (known.pictures != nullptr) read.pictures = {known.pictures, static_cast<size_t>(rows)};
     if (!read.system.empty() && !read.chat) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "system is given without chat: plain text has no system message");
@@ -212,7 +219,7 @@ void batchllm_table_options_init(batchllm_table_options *options, size_t struct_
 int32_t batchllm_table_create(int64_t n, const batchllm_table_column *columns, int64_t column_count,
                               const batchllm_table_options *options, batchllm_table **out) {
     return guard_out(out, [&]() -> Status {
-        ASSIGN_OR_RETURN(const TableOptions read, read_options(options));
+        ASSIGN_OR_RETURN(const TableOptions read, read_options(options, n));
         ASSIGN_OR_RETURN(const std::vector<TableColumn> cells,
                          read_columns(n, columns, column_count));
         auto handle = std::make_unique<batchllm_table>();
@@ -237,17 +244,24 @@ const batchllm_column *batchllm_table_prompts(const batchllm_table *table) {
     return table == nullptr ? nullptr : &table->prompts;
 }
 
-int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
-                           const uint64_t *tags, const batchllm_params *params,
-                           int64_t params_count) {
+int32_t batchllm_add_table_pictures(batchllm_engine *engine, const batchllm_table *table,
+                                    const batchllm_picture_column *column, const uint64_t *tags,
+                                    const batchllm_params *params, int64_t params_count) {
     return guard([&]() -> Status {
         ASSIGN_OR_RETURN(const api::EngineUse use, api::EngineUse::begin(engine));
         RETURN_IF_ERROR(need("table", table));
-        ASSIGN_OR_RETURN(const ParamsColumn column,
-                         ParamsColumn::open(params, params_count, table->table.rows()));
+        const int64_t rows = table->table.rows();
+        ASSIGN_OR_RETURN(const PictureColumns pictures, api::read_pictures(column, rows));
+        ASSIGN_OR_RETURN(const ParamsColumn read, ParamsColumn::open(params, params_count, rows));
         ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
-        return intake->add_table(table->table, tags, column);
+        return intake->add_table(table->table, pictures, tags, read);
     });
+}
+
+int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_table *table,
+                           const uint64_t *tags, const batchllm_params *params,
+                           int64_t params_count) {
+    return batchllm_add_table_pictures(engine, table, nullptr, tags, params, params_count);
 }
 
 int32_t batchllm_table_get_info(const batchllm_table *table, batchllm_table_info *info) {

@@ -54,6 +54,11 @@ void add_template(CLI::App *app, TemplateOptions *prompt, std::vector<NamedPath>
                     "the prompt is the user's message, in the model's chat template");
     table->add_option("--system", prompt->system, "with --chat: the system message")
         ->type_name("TEXT");
+    table
+        ->add_option("--image-column", prompt->image_column,
+                     "with --template: the key of a line's picture, or list of them; with --chat "
+                     "they come before the prompt, else it has the model's placeholder for each")
+        ->type_name("KEY");
 }
 
 void add_adapters(CLI::App *app, AdapterOptions *options) {
@@ -204,6 +209,11 @@ CLI::App *add_tokenize(CLI::App *app, TokenizeOptions *options) {
     tokenize->add_flag("--decode", options->decode, "tokens to text, without special tokens");
     tokenize->add_flag("--keep-special", options->keep_special,
                        "with --decode: keep special tokens in the text");
+    tokenize
+        ->add_option(
+            "--images", options->images,
+            "lines may name pictures in this folder and below it; may be given several times")
+        ->type_name("DIR");
     add_whole(tokenize, "--threads", &options->threads, 0, "CPU threads (every core)");
     add_size(tokenize, "--max-line-bytes", &options->max_line_bytes, 1,
              "a longer line is an error (256MiB)");

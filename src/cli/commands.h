@@ -99,6 +99,7 @@ struct TokenizeOptions {
     bool no_parse_special = false;
     bool decode = false;
     bool keep_special = false;
+    std::vector<std::string> images; // folders of pictures
     int32_t threads = 0;
     int64_t max_line_bytes = int64_t{256} << 20;
 };

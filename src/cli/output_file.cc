@@ -47,6 +47,11 @@ Result<OutputFile> OutputFile::open(const batchllm_journal_options &options) {
     return file;
 }
 
+Status OutputFile::use_pictures(const batchllm_pictures *pictures) {
+    const Status status = call_status(batchllm_journal_use_pictures(journal_.get(), pictures));
+    return Status(status.code(), status.message() + remedy(status.code()));
+}
+
 Status OutputFile::append(const OutputBatch &batch) {
     return after(batchllm_journal_append_lines(
         journal_.get(), static_cast<int64_t>(batch.rows_.size()), batch.rows_.data(),

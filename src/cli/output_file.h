@@ -61,6 +61,8 @@ class OutputFile {
 
     // Empties the file, or cuts off what an earlier run left incomplete. Call once before append().
     Status start() { return sync(); }
+    // The rows' pictures, before any is read.
+    Status use_pictures(const batchllm_pictures *pictures);
     // On an error (a full disk), as many whole lines as fit are kept.
     Status append(const OutputBatch &batch);
     Status sync();

@@ -54,17 +54,6 @@ RowError null_error(std::string_view key) {
     return {row_error_code(BATCHLLM_ERROR_ROW_NULL), in_quotes(key) + " is null"};
 }
 
-RowError read_images(std::string_view key, JsonView value, InputRow *row) {
-    if (value.is_null()) return {};
-    const std::optional<JsonItems> items = value.items();
-    if (!items.has_value()) return type_error(key, "a list of paths or \"data:\" URLs");
-    for (const JsonView item : *items) {
-        if (!item.is_string()) return type_error(key, "a list of paths or \"data:\" URLs");
-        row->images.emplace_back(*item.string());
-    }
-    return {};
-}
-
 // If the row has a conversation, it becomes the row's prompt.
 RowError take_conversation(ConversationText *conversation, InputRow *row) {
     if (conversation->has_messages()) {
@@ -101,7 +90,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
         } else if (conversation.take(key, value)) {
             if (key == "messages") ++prompts;
         } else if (key == "images") {
-            error = read_images(key, value, row);
+            error = read_images(key, value, &row->images);
         } else if (key == "score") {
             if (!value.is_null()) error = read_score(value, row);
         } else {
@@ -365,6 +354,22 @@ void set_own_id(const LineId &found, bool batch, InputRow *row) {
 
 } // namespace
 
+RowError read_images(std::string_view key, JsonView value, std::vector<std::string> *images) {
+    if (value.is_null()) return {};
+    if (value.is_string()) {
+        images->emplace_back(*value.string());
+        return {};
+    }
+    const std::optional<JsonItems> items = value.items();
+    const char *expected = "paths or \"data:\" URLs: a list, or one of them";
+    if (!items.has_value()) return type_error(key, expected);
+    for (const JsonView item : *items) {
+        if (!item.is_string()) return type_error(key, expected);
+        images->emplace_back(*item.string());
+    }
+    return {};
+}
+
 InputRowReader::InputRowReader(RowReaderOptions options)
     : options_(std::move(options)), parser_(std::make_unique<LineParser>()) {}
 InputRowReader::~InputRowReader() = default;
@@ -398,8 +403,7 @@ RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row
     if (failed(error)) return error;
     if (table) {
         row->params = options_.defaults;
-        options_.table->read_cells(members, row);
-        return {};
+        return options_.table->read_cells(members, row);
     }
     return batch ? read_batch(members, options_, row) : read_plain(members, options_, row);
 }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_view.h"
 #include "batchllm.h"
 #include "cli/adapter_cache.h"
 #include "cli/constraint_cache.h"
@@ -99,6 +100,9 @@ class InputRowReader {
     RowReaderOptions options_;
     std::unique_ptr<LineParser> parser_;
 };
+
+// The pictures of a key: a list of paths and "data:" URLs, one of them, or null.
+RowError read_images(std::string_view key, JsonView value, std::vector<std::string> *images);
 
 // What input rows call a status: BATCHLLM_ERROR_ROW_TOO_LONG is "ROW_TOO_LONG".
 std::string row_error_code(int32_t status);

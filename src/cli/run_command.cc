@@ -90,6 +90,10 @@ Result<OptionParts> option_parts(const RunOptions &options) {
         add("fields", options.in.prompt.fields);
         add("chat", options.in.prompt.chat);
         add("system", std::string_view(options.in.prompt.system));
+        // A job without pictures has the same identity as before there were any.
+        if (!options.in.prompt.image_column.empty()) {
+            add("image-column", std::string_view(options.in.prompt.image_column));
+        }
     }
     ASSIGN_OR_RETURN(const auto adapters, identify_adapters(options.in.adapters));
     for (const auto &[name, value] : adapters) {

@@ -106,6 +106,7 @@ Status RunJob::run(LineReader input) {
             check_prediction(options_.in, options_.engine, options_.prediction).status());
     }
     RETURN_IF_ERROR(create_engine());
+    if (pictures_ != nullptr) RETURN_IF_ERROR(output_.use_pictures(pictures_.get()));
     if (!options_.plan.empty()) {
         RETURN_IF_ERROR(load_previous_plan(options_.plan, tokenizer_.get()).status());
     }

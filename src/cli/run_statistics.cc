@@ -103,6 +103,12 @@ Status RunJob::write_stats(double seconds) const {
             .field("wait_seconds", stats.picture_wait_seconds);
         pictures.close();
     }
+    if (stats.draft_tokens > 0) {
+        object.key("drafts");
+        JsonObject drafts(&out);
+        drafts.field("proposed", stats.draft_tokens).field("accepted", stats.draft_tokens_accepted);
+        drafts.close();
+    }
     if (stats.adapters > 0) {
         object.key("adapters");
         JsonObject adapters(&out);

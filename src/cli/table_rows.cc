@@ -44,8 +44,12 @@ TableRenderer::TableRenderer(TemplateOptions options) : options_(std::move(optio
     seen_.assign(names_.size(), 0);
 }
 
-void TableRenderer::read_cells(const JsonMembers &members, InputRow *row) {
+RowError TableRenderer::read_cells(const JsonMembers &members, InputRow *row) {
     for (const auto [key, value] : members) {
+        if (!options_.image_column.empty() && key == options_.image_column) {
+            RowError error = read_images(key, value, &row->images);
+            if (!error.code.empty()) return error;
+        }
         const auto name = names_.find(key);
         if (name == names_.end()) {
             // Names end at a zero byte in the library, so such a key would be mistaken for another
@@ -60,6 +64,7 @@ void TableRenderer::read_cells(const JsonMembers &members, InputRow *row) {
             row->cells.emplace_back(name->second, std::move(*cell));
         }
     }
+    return {};
 }
 
 Status TableRenderer::render(std::vector<InputRow> *rows, std::vector<RowError> *errors,
@@ -98,6 +103,9 @@ Status TableRenderer::render(std::vector<InputRow> *rows, std::vector<RowError> 
     options.fields = options_.fields;
     options.chat = options_.chat ? 1 : 0;
     options.system = options_.system.c_str();
+    std::vector<int32_t> pictures;
+    for (const InputRow &row : *rows) pictures.push_back(static_cast<int32_t>(row.images.size()));
+    options.pictures = pictures.data();
     options.stop = [](void *user) -> int32_t {
         return static_cast<const std::atomic<bool> *>(user)->load(std::memory_order_relaxed);
     };

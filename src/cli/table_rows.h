@@ -22,6 +22,7 @@ struct TemplateOptions {
     int32_t fields = BATCHLLM_FIELDS_GIVEN;
     bool chat = false;
     std::string system;
+    std::string image_column; // the key of a line's pictures; empty: lines have none
 
     bool used() const { return text.has_value(); }
     bool reorder() const { return fields == BATCHLLM_FIELDS_REORDER; }
@@ -42,8 +43,8 @@ class TableRenderer {
     // The bytes of a row's prompt that do not come from its cells.
     size_t template_bytes() const { return options_.text->size(); }
     // Reads the cells of a line; numbers, lists and objects become their JSON text. Keeps only keys
-    // that the template may name.
-    void read_cells(const JsonMembers &members, InputRow *row);
+    // the template may name, and the row's pictures.
+    RowError read_cells(const JsonMembers &members, InputRow *row);
     // Skips a line that an earlier run has done. It may have had any key.
     void pass_over_line() { all_seen_ = true; }
     // Sets the error of rows that cannot have a prompt. Fails if the template is wrong or names a

@@ -13,6 +13,7 @@
 #include "cli/line_json.h"
 #include "cli/line_reader.h"
 #include "cli/row_parameters.h"
+#include "cli/row_pictures.h"
 
 namespace batchllm::cli {
 namespace {
@@ -25,7 +26,9 @@ struct Item {
     RowError error; // code empty: none
     std::string text;
     bool is_chat = false; // text is a conversation's JSON
+    std::vector<std::string> images;
     std::vector<int32_t> tokens;
+    bool done = false; // it has its tokens
 };
 
 class ItemReader {
@@ -64,6 +67,8 @@ class ItemReader {
                 }
             } else if (!decode_ && conversation.take(key, value)) {
                 continue;
+            } else if (!decode_ && key == "images") {
+                item->error = read_images(key, value, &item->images);
             } else if (!is_own_key(key)) {
                 item->error = format_error("unknown key " + in_quotes(key));
             }
@@ -128,7 +133,7 @@ Status apply_chat_template(const batchllm_tokenizer *tokenizer, const TokenizeOp
     std::string text;
     std::vector<int64_t> offsets = {0};
     for (Item &item : *items) {
-        if (!item.is_chat) continue;
+        if (!item.is_chat || item.done) continue;
         chats.push_back(&item);
         text += item.text;
         offsets.push_back(static_cast<int64_t>(text.size()));
@@ -147,6 +152,51 @@ Status apply_chat_template(const batchllm_tokenizer *tokenizer, const TokenizeOp
     return {};
 }
 
+// Encodes the valid items of this kind with their pictures: those that have some, and conversations, which
+// may bring their own.
+Status encode_pictures(batchllm_pictures *pictures, const TokenizeOptions &options, bool chat,
+                       std::vector<Item> *items) {
+    std::vector<Item *> wanted;
+    std::string text, images;
+    std::vector<int64_t> offsets = {0}, image_offsets = {0}, rows = {0};
+    for (Item &item : *items) {
+        if (!item.error.code.empty() || item.is_chat != chat || (!chat && item.images.empty()))
+            continue;
+        wanted.push_back(&item);
+        text += item.text;
+        offsets.push_back(static_cast<int64_t>(text.size()));
+        for (const std::string &image : item.images) {
+            images += image;
+            image_offsets.push_back(static_cast<int64_t>(images.size()));
+        }
+        rows.push_back(static_cast<int64_t>(image_offsets.size()) - 1);
+    }
+    if (wanted.empty()) return {};
+    const std::vector<uint8_t> kinds(image_offsets.size() - 1, BATCHLLM_PICTURE_NAME);
+    batchllm_picture_column given{};
+    given.struct_size = sizeof given;
+    given.chat = chat ? 1 : 0;
+    given.rows = rows.data();
+    given.bytes = reinterpret_cast<const uint8_t *>(images.data());
+    given.offsets = image_offsets.data();
+    given.kinds = kinds.data();
+    const uint32_t flags = (!options.no_special && !chat ? BATCHLLM_ENCODE_ADD_SPECIAL : 0u) |
+                           (!options.no_parse_special ? BATCHLLM_ENCODE_PARSE_SPECIAL : 0u);
+    batchllm_column *raw = nullptr;
+    RETURN_IF_ERROR(call_status(
+        batchllm_pictures_encode(pictures, static_cast<int64_t>(wanted.size()), text.data(),
+                                 offsets.data(), &given, flags, options.threads, &raw)));
+    const ColumnHandle column(raw);
+    for (int64_t i = 0; i < column->count; ++i) {
+        Item &item = *wanted[static_cast<size_t>(i)];
+        item.done = true;
+        if (column->statuses[i] != BATCHLLM_OK) item.error = column_error(*column, i);
+        item.tokens.assign(column->tokens + column->offsets[i],
+                           column->tokens + column->offsets[i + 1]);
+    }
+    return {};
+}
+
 // Encodes or decodes the valid items of this kind. If an item fails, that becomes its error.
 Status convert(const batchllm_tokenizer *tokenizer, const TokenizeOptions &options, bool chat,
                std::vector<Item> *items) {
@@ -155,7 +205,7 @@ Status convert(const batchllm_tokenizer *tokenizer, const TokenizeOptions &optio
     std::vector<int32_t> tokens;
     std::vector<int64_t> offsets = {0};
     for (Item &item : *items) {
-        if (!item.error.code.empty() || item.is_chat != chat) continue;
+        if (!item.error.code.empty() || item.is_chat != chat || item.done) continue;
         sound.push_back(&item);
         text += item.text;
         tokens.insert(tokens.end(), item.tokens.begin(), item.tokens.end());
@@ -216,6 +266,10 @@ Status tokenize(const TokenizeOptions &options, const std::atomic<bool> &interru
     batchllm_tokenizer *created = nullptr;
     RETURN_IF_ERROR(call_status(batchllm_tokenizer_create(options.model.c_str(), &created)));
     const TokenizerHandle tokenizer(created);
+    PicturesHandle pictures;
+    if (!options.decode) {
+        ASSIGN_OR_RETURN(pictures, open_pictures(options.model, "-", options.images));
+    }
     ASSIGN_OR_RETURN(LineReader input, LineReader::open("-", options.max_line_bytes, &interrupted));
     ItemReader reader(options.decode);
     bool more = true;
@@ -231,6 +285,15 @@ Status tokenize(const TokenizeOptions &options, const std::atomic<bool> &interru
             if (!input.line_buffered()) break;
         }
         if (items.empty()) continue;
+        for (const bool chat : {false, true}) {
+            if (pictures == nullptr) break;
+            RETURN_IF_ERROR(encode_pictures(pictures.get(), options, chat, &items));
+        }
+        for (Item &item : items) {
+            if (item.images.empty() || item.done || !item.error.code.empty()) continue;
+            item.error = {row_error_code(BATCHLLM_ERROR_ROW_PICTURE),
+                          "the row has pictures, and the model reads text alone"};
+        }
         RETURN_IF_ERROR(apply_chat_template(tokenizer.get(), options, &items));
         for (const bool chat : {false, true}) {
             RETURN_IF_ERROR(convert(tokenizer.get(), options, chat, &items));

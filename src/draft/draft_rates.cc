@@ -5,9 +5,10 @@
 namespace batchllm {
 namespace {
 
-constexpr std::array<int32_t, 7> least = {0, 4, 6, 8, 12, 16, 32};
+constexpr std::array<int32_t, 11> least = {0, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32};
 // Before anything is known, and how many observations that counts for.
-constexpr std::array<double, 7> assumed = {0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9};
+constexpr std::array<double, 11> assumed = {0.4,  0.5, 0.55, 0.6,  0.65, 0.7,
+                                            0.75, 0.8, 0.85, 0.87, 0.9};
 constexpr double assumed_weight = 8;
 constexpr double kept = 0.999; // of the earlier observations' weight, per observation
 

@@ -8,8 +8,9 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t long_match = 8;  // a longer one is not looked for
-constexpr double rates_weight = 4; // of all rows' rates, in the row's own observations
-constexpr double row_kept = 0.95;  // of the earlier observations' weight, per observation
+constexpr double rates_weight = 4; // of all rows' rates, in expected right tokens of the row's own
+constexpr double most_certain = 0.99;
+constexpr double row_kept = 0.95; // of the earlier observations' weight, per observation
 
 } // namespace
 
@@ -26,9 +27,9 @@ void RowDraft::follow(std::span<const int32_t> output, const DraftText &answers,
         if (match_.next >= source.end() || match_.next < source.begin()) match_ = {};
         if (match_.next >= 0) {
             const bool right = source.at(match_.next) == token;
-            rates->count(match_.length, right);
             right_ = right_ * row_kept + (right ? 1 : 0);
-            all_ = all_ * row_kept + 1;
+            expected_ = expected_ * row_kept + rates->rate(match_.length);
+            rates->count(match_.length, right);
             if (right) {
                 match_.next += 1;
                 match_.length += 1;
@@ -53,7 +54,8 @@ void RowDraft::look_up(const DraftText &answers) {
 
 double RowDraft::rate(int32_t ahead, const DraftRates &rates) const {
     if (match_.next < 0) return 0;
-    return (right_ + rates_weight * rates.rate(match_.length + ahead)) / (all_ + rates_weight);
+    const double own = (right_ + rates_weight) / (expected_ + rates_weight);
+    return std::min(most_certain, own * rates.rate(match_.length + ahead));
 }
 
 // A text that repeats itself may be proposed beyond its end.

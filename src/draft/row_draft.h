@@ -37,7 +37,7 @@ class RowDraft {
     size_t followed_ = 0; // tokens of the output that text_ has
     bool in_answers_ = false;
     DraftText::Match match_;
-    double right_ = 0, all_ = 0; // of its proposed tokens, those that decay
+    double right_ = 0, expected_ = 0; // of its proposed tokens, by all rows' rates; both decay
 };
 
 } // namespace batchllm

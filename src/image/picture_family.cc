@@ -142,10 +142,10 @@ Result<PreparedPicture> PictureFamily::prepare(std::span<const std::byte> file) 
     ASSIGN_OR_RETURN(Pixels pixels, decode_picture(file, limits_));
     ASSIGN_OR_RETURN(pixels, resize_picture(std::move(pixels), grid.columns * patch_,
                                             grid.rows * patch_, filter_));
-    return cut(pixels, grid);
+    return cut_up(pixels, grid);
 }
 
-PreparedPicture PictureFamily::cut(const Pixels &pixels, const PictureGrid &grid) const {
+PreparedPicture PictureFamily::cut_up(const Pixels &pixels, const PictureGrid &grid) const {
     const auto side = static_cast<size_t>(patch_), area = side * side;
     const auto columns = static_cast<size_t>(grid.columns), merge = static_cast<size_t>(merge_);
     PreparedPicture result;

@@ -37,6 +37,7 @@ class PictureFamily : public PictureProcessor {
   public:
     Result<PictureGrid> grid(int32_t width, int32_t height) const override;
     Result<PreparedPicture> prepare(std::span<const std::byte> file) const override;
+    Cut cut() const override { return {patch_, merge_, patch_key_, merge_key_}; }
     uint64_t fingerprint() const override { return fingerprint_; }
     const PictureLimits &limits() const override { return limits_; }
     std::string placeholder() const override { return placeholder_; }
@@ -64,13 +65,14 @@ class PictureFamily : public PictureProcessor {
     virtual Result<PictureSize> target(int32_t width, int32_t height) const = 0;
 
     int32_t patch_ = 0, merge_ = 1;
-    bool in_blocks_ = false;     // patches in blocks of merge x merge, not row by row
-    bool channels_last_ = false; // a patch is [height, width, 3], not [3, height, width]
+    std::string patch_key_, merge_key_; // PictureProcessor::Cut
+    bool in_blocks_ = false;            // patches in blocks of merge x merge, not row by row
+    bool channels_last_ = false;        // a patch is [height, width, 3], not [3, height, width]
     std::string placeholder_, replaced_by_;
     int32_t token_ = -1;
 
   private:
-    PreparedPicture cut(const Pixels &pixels, const PictureGrid &grid) const;
+    PreparedPicture cut_up(const Pixels &pixels, const PictureGrid &grid) const;
 
     PictureLimits limits_;
     ResizeFilter filter_ = ResizeFilter::bicubic;

@@ -35,6 +35,14 @@ class PictureProcessor {
     // The errors are grid's and decode_picture's.
     virtual Result<PreparedPicture> prepare(std::span<const std::byte> file) const = 0;
 
+    // How it cuts pictures, which the tower must expect. The texts say what decides it: "FILE: key".
+    struct Cut {
+        int32_t patch = 0; // pixels along a side of a patch
+        int32_t merge = 1; // PictureGrid::merge
+        std::string patch_key, merge_key;
+    };
+    virtual Cut cut() const = 0;
+
     // A hash of everything that decides how pixels become patches and tokens.
     virtual uint64_t fingerprint() const = 0;
     virtual const PictureLimits &limits() const = 0;

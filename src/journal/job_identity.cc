@@ -103,7 +103,8 @@ Result<std::vector<std::string>> weights_files(const std::string &directory) {
 
 // Parts that states of earlier versions lack, whether the model has these files or not.
 bool may_be_missing(std::string_view part) {
-    return part == "model modules.json" || part == "model 1_Pooling/config.json";
+    return part == "model modules.json" || part == "model 1_Pooling/config.json" ||
+           part == "model preprocessor_config.json" || part == "model processor_config.json";
 }
 
 } // namespace
@@ -123,7 +124,8 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
     // added.
     for (const char *name :
          {"special_tokens_map.json", "chat_template.jinja", "chat_template.json",
-          "additional_chat_templates/tool_use.jinja", "modules.json", "1_Pooling/config.json"}) {
+          "additional_chat_templates/tool_use.jinja", "modules.json", "1_Pooling/config.json",
+          "preprocessor_config.json", "processor_config.json"}) {
         const std::string path = model_dir + "/" + name;
         ASSIGN_OR_RETURN(const bool there, file_exists(path));
         if (!there) continue;

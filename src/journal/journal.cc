@@ -155,6 +155,7 @@ Status Journal::open_files(const JournalOptions &options) {
                      "%s: not a regular file: nothing can be read back and resumed",
                      results_->path().c_str());
     }
+    picture_list_.emplace(output_ + ".pictures");
     ASSIGN_OR_RETURN(const int64_t bytes, size_of(results_->path(), results_->fd()));
     if (resumed) {
         ASSIGN_OR_RETURN(const bool has_state, file_exists(state_path_));
@@ -177,6 +178,26 @@ Status Journal::resume() {
     ASSIGN_OR_RETURN(complete_, read_if_complete());
     if (!complete_) return match_entries();
     return results_->remove(); // just created, or left by a run that was killed while it removed it
+}
+
+Status Journal::use_pictures(std::shared_ptr<PictureLibrary> pictures) {
+    if (!picture_list_.has_value()) return {};
+    if (resuming_) {
+        ASSIGN_OR_RETURN(const std::string changes, picture_list_->changes(*pictures));
+        if (!changes.empty()) {
+            return error(BATCHLLM_ERROR_JOURNAL_MISMATCH, "%s: cannot resume: not the same job: %s",
+                         output_.c_str(), changes.c_str());
+        }
+    }
+    pictures->keep_read();
+    pictures_ = std::move(pictures);
+    return {};
+}
+
+// Before the results of rows that have them.
+Status Journal::list_pictures() {
+    if (pictures_ == nullptr || !state_.has_value()) return {};
+    return picture_list_->append(pictures_->take_read());
 }
 
 // Whether the output is complete. Then the records alone say what is in it.
@@ -316,6 +337,7 @@ Status Journal::start() {
     }
     // Later writes must not reach the disk before this.
     RETURN_IF_ERROR(results_->empty());
+    RETURN_IF_ERROR(picture_list_->remove());
     if (keep_state_) {
         ASSIGN_OR_RETURN(StateFile state, StateFile::create(state_path_, identity_));
         state_.emplace(std::move(state));
@@ -421,6 +443,7 @@ Status Journal::append(std::span<const int64_t> rows, const uint8_t *failed, std
     RETURN_IF_ERROR(begin());
     if (rows.empty()) return {};
     RETURN_IF_ERROR(cut_torn());
+    RETURN_IF_ERROR(list_pictures());
     if (state_.has_value()) RETURN_IF_ERROR(take_rows(rows));
     struct Untake { // rows that turn out not to be written, even if memory runs out
         RowSet *written;
@@ -497,6 +520,7 @@ Result<std::string_view> Journal::read_block(int64_t block) {
 Status Journal::sync() {
     RETURN_IF_ERROR(begin());
     if (!results_->regular()) return {};
+    RETURN_IF_ERROR(picture_list_->sync());
     if (state_.has_value()) RETURN_IF_ERROR(state_->sync());
     return results_->sync();
 }

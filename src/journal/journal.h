@@ -23,6 +23,7 @@
 #include "base/status.h"
 #include "journal/file_scanner.h"
 #include "journal/job_identity.h"
+#include "journal/picture_list.h"
 #include "journal/results_file.h"
 #include "journal/row_set.h"
 #include "journal/state_file.h"
@@ -48,6 +49,11 @@ class Journal {
     // are not changed before the first append() or sync(), except that resuming a complete job
     // removes blocks that were left behind.
     static Result<std::unique_ptr<Journal>> open(const JournalOptions &options);
+
+    // The pictures of the job's rows: which files they are is kept from now on, beside the state. Fails
+    // (JOURNAL_MISMATCH) if a file that an earlier run has read is another one now. Call it before rows with
+    // pictures are read.
+    Status use_pictures(std::shared_ptr<PictureLibrary> pictures);
 
     // Appends a line for each row, with its LF; offsets: [rows + 1]. On an error (a full disk), as
     // many whole lines as fit are kept. failed: [rows], null: none. It is an error if the path no
@@ -105,6 +111,7 @@ class Journal {
     Status keep_entry(const Entry &entry, std::string_view records);
     Status begin();
     Status start();
+    Status list_pictures();
     Status take_rows(std::span<const int64_t> rows);
     Status cut_torn();
     Status append(std::span<const int64_t> rows, const uint8_t *failed, std::string_view bytes,
@@ -118,6 +125,8 @@ class Journal {
     std::string state_path_;
     std::optional<ResultsFile> results_;
     std::optional<StateFile> state_;
+    std::shared_ptr<PictureLibrary> pictures_; // null: rows have none
+    std::optional<PictureList> picture_list_;  // where there is a state
     bool resuming_ = false;
     bool started_ = false;
     bool ready_ = false; // start() has succeeded

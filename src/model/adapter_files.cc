@@ -410,10 +410,11 @@ class AdapterReader {
                              "%s: tensor %s: adapters of latents' kv_b_proj are not supported",
                              path_.c_str(), printable(pair.a->name).c_str());
             }
-            if (!config_->names_module(plain)) {
-                return refuse(*pair.a, "belongs to a module that target_modules does not name");
-            }
-            return take_linear(plain, *module, stored);
+            // A router that is no linear layer in the reference is changed by its parameter.
+            const std::string parameter = plain + ".weight";
+            if (config_->names_module(plain)) return take_linear(plain, *module, stored);
+            if (config_->names_parameter(parameter)) return take_linear(parameter, *module, stored);
+            return refuse(*pair.a, "belongs to a module that target_modules does not name");
         }
         const auto parameters = modules_.stacked(described);
         if (!parameters.empty()) return take_stacked(plain, parameters, stored);

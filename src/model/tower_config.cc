@@ -12,6 +12,7 @@ Status check_tower(const JsonValue &vision, const Model &model, const Tower &tow
         return vision.unsupported("the tower makes embeddings of " + std::to_string(made) +
                                   " numbers, the text model has " + std::to_string(model.hidden));
     }
+    if (tower.channels != 3) return vision.unsupported("pictures have three channels");
     if (tower.deepstack.size() > model.layers.size()) {
         return vision.unsupported("deepstack_visual_indexes has more layers than the text model");
     }

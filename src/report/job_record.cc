@@ -33,6 +33,8 @@ constexpr int64_t batchllm_stats::*summed_counts[] = {
     &batchllm_stats::adapter_load_bytes,
     &batchllm_stats::row_pictures,
     &batchllm_stats::picture_loads,
+    &batchllm_stats::draft_tokens,
+    &batchllm_stats::draft_tokens_accepted,
 };
 constexpr double batchllm_stats::*summed_seconds[] = {
     &batchllm_stats::tokenize_seconds,

@@ -80,6 +80,10 @@ void add_run_figures(const JobRecord &record, const PageOptions &options, Figure
             .add("computed", stats.picture_loads)
             .add_seconds("prepare_seconds", stats.picture_prepare_seconds);
     }
+    if (stats.draft_tokens > 0) {
+        figures->add("draft_tokens", stats.draft_tokens)
+            .add("draft_tokens_accepted", stats.draft_tokens_accepted);
+    }
     if (stats.adapters > 0) {
         figures->add("used", stats.adapters)
             .add("loads", stats.adapter_loads)

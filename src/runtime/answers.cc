@@ -20,11 +20,15 @@ int64_t Answers::accept(const BatchRecord &record, const BatchOutput &output, si
     size_t target = 0;
     size_t state = 0;    // in output.hidden
     bool follows = true; // every token before the sample is the sequence's own
+    int32_t ahead = 0;   // how many of them were proposed
     for (size_t i = 0; i < record.sampled.size(); ++i) {
         Sequence *sequence = static_cast<Sequence *>(record.sampled[i]);
         const auto targets = static_cast<size_t>(record.targets[i]);
         const int32_t proposed = record.proposed[i];
+        ahead = proposed < 0 ? 0 : ahead + 1;
         follows = proposed < 0 || (follows && output.samples[i - 1].token == proposed);
+        if (sequence != nullptr && sequence->constrained != nullptr)
+            follows = follows && ahead <= sequence->constrained->masked_ahead;
         if (sequence != nullptr && record.tasks[i] == Task::score &&
             sequence->task == Task::generate) {
             accept_prompt_score(sequence, output.target_logprobs[target], output.samples[i]);
@@ -245,6 +249,8 @@ void Answers::add_to(batchllm_stats *stats) const {
     stats->completion_tokens += completion_tokens_;
     stats->constrained_results += cut_off_.constrained();
     stats->cut_off_results += cut_off_.cut();
+    stats->draft_tokens += drafts_.proposed;
+    stats->draft_tokens_accepted += drafts_.accepted;
 }
 
 } // namespace batchllm

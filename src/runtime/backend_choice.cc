@@ -1,5 +1,6 @@
 #include "runtime/backend_choice.h"
 
+#include <algorithm>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -20,13 +21,6 @@ Status need_model_dir(const EngineOptions &options) {
                  options.backend.c_str());
 }
 
-// For drafts: null if none depend on it.
-std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const Model &model,
-                                             Drafts drafts) {
-    if (drafts != Drafts::where_they_pay) return nullptr;
-    return std::make_shared<StepCost>(costs_of_device(backend.computes_on), model);
-}
-
 Result<LoadedModel> load_sim(const EngineOptions &options) {
     LoadedModel loaded;
     if (!options.model_dir.empty()) {
@@ -36,7 +30,8 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
     for (size_t i = 0; i < options.first_devices().size(); ++i) {
         const BackendOptions own = options.of_backend(i);
         ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(loaded.model.get(), own));
-        if (read.costs) loaded.step_cost = std::make_shared<StepCost>(*read.costs);
+        if (read.costs && options.drafts == Drafts::where_they_pay)
+            loaded.step_cost = std::make_shared<StepCost>(*read.costs);
         auto sim = std::make_unique<SimBackend>(read, own);
         loaded.common_prefix_cost = sim->common_prefix_cost();
         loaded.backends.push_back(std::move(sim));
@@ -89,8 +84,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
             loaded.backends = std::move(cuda).value();
             loaded.common_prefix_cost =
                 common_prefix_cost_on(loaded.backends[0]->info(), *loaded.model);
-            loaded.step_cost =
-                step_cost_on(loaded.backends[0]->info(), *loaded.model, options.drafts);
+            loaded.step_cost = step_cost_on(loaded.backends[0]->info(), *loaded.model, options);
             return loaded;
         }
         // auto: the CPU may be able to do what the device cannot, but a wrong option is an error on
@@ -103,12 +97,30 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
     RETURN_IF_ERROR(check_cpu_devices(options));
     ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options.of_backend(0)));
     loaded.common_prefix_cost = common_prefix_cost_on(cpu->info(), *loaded.model);
-    loaded.step_cost = step_cost_on(cpu->info(), *loaded.model, options.drafts);
+    loaded.step_cost = step_cost_on(cpu->info(), *loaded.model, options);
     loaded.backends.push_back(std::move(cpu));
     return loaded;
 }
 
 } // namespace
+
+std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const Model &model,
+                                             const EngineOptions &options) {
+    const bool on_gpu = backend.computes_on.kind == DeviceKind::gpu;
+    const bool wanted =
+        options.drafts == Drafts::where_they_pay || (options.drafts == Drafts::on_gpu && on_gpu);
+    if (!wanted) return nullptr;
+    DeviceCosts costs = costs_of_device(backend.computes_on);
+    for (std::vector<DeviceCosts::Product> *rates : {&costs.products, &costs.experts}) {
+        for (DeviceCosts::Product &product : *rates)
+            product.flops *= backend.products_in_fp8 ? fp8_speed : 1;
+    }
+    const auto &extra = options.backend_options.extra;
+    const bool kv_in_fp8 =
+        std::find(extra.begin(), extra.end(),
+                  std::pair<std::string, std::string>("kv_type", "fp8")) != extra.end();
+    return std::make_shared<StepCost>(std::move(costs), model, kv_in_fp8 ? 1 : 2);
+}
 
 Status check_cpu_devices(const EngineOptions &options) {
     if (options.first_devices() == std::vector<int32_t>{0}) return {};

@@ -11,6 +11,10 @@
 
 namespace batchllm {
 
+// What steps cost, for drafts; null: none of these options depend on it.
+std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const Model &model,
+                                             const EngineOptions &options);
+
 struct LoadedModel {
     // For sim, only the model's description without weights; null for sim without a directory.
     std::unique_ptr<Model> model;

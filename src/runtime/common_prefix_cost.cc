@@ -3,12 +3,6 @@
 #include "backend/sim/step_cost.h"
 
 namespace batchllm {
-namespace {
-
-// How much faster products are in fp8; merges are not (docs/performance.md).
-constexpr double fp8_speed = 1.45;
-
-} // namespace
 
 double common_prefix_cost_on(const BackendInfo &backend, const Model &model) {
     if (model.state_size() > 0)

@@ -11,14 +11,13 @@ namespace {
 
 constexpr size_t least_bytes = 2; // a shorter text cannot be two tokens
 constexpr size_t longest_bytes = 4096;
-constexpr size_t context_tokens = 4; // of the output so far, which the tokenizer also sees
 constexpr int32_t most_looked_at = 4096;
 constexpr EncodeOptions plain{false, false};
 
 // The end of the output as text, starting at a character boundary; "" if there is none.
 std::string context_of(const Tokenizer &tokenizer, std::span<const int32_t> output) {
     std::string text;
-    for (const int32_t token : output.last(std::min(output.size(), context_tokens))) {
+    for (const int32_t token : output.last(std::min(output.size(), forced_context_tokens))) {
         if (tokenizer.is_special(token)) {
             text.clear();
         } else {

@@ -11,6 +11,9 @@
 
 namespace batchllm {
 
+inline constexpr size_t forced_context_tokens =
+    4; // of the output so far, which the tokenizer also sees
+
 // The tokens that the tokenizer would produce after the output so far, at most `most`. The
 // constraint allows each of them in its place. The last one is left out if, depending on the text
 // that follows, a longer token could replace it. Empty if fewer than two remain, since that would

@@ -234,7 +234,8 @@ Status Intake::add_pictures(const Column<char> &texts, const PictureColumns &pic
         });
 }
 
-Status Intake::add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params) {
+Status Intake::add_table(const Table &table, const PictureColumns &pictures, const uint64_t *tags,
+                         const ParamsColumn &params) {
     // Rows without a prompt, such as nulls, get their answer even without a tokenizer.
     const bool all_bad = std::all_of(table.statuses.begin(), table.statuses.end(),
                                      [](int32_t status) { return status != BATCHLLM_OK; });
@@ -243,9 +244,14 @@ Status Intake::add_table(const Table &table, const uint64_t *tags, const ParamsC
     return add_encoded(table.rows(), tags, params,
                        [&](int64_t i, const batchllm_params &read, Encoded *encoded) -> Status {
                            RETURN_IF_ERROR(table.status(i));
-                           if (!table.chat)
+                           std::vector<PictureInput> inputs;
+                           pictures.of_row(i, &inputs);
+                           if (!table.chat && pictures.rows == nullptr)
                                return reader_.encode_text(table.prompt(i), read, &encoded->tokens);
-                           return reader_.encode_chat(table.prompt(i), {}, read, now,
+                           if (!table.chat)
+                               return reader_.encode_text(table.prompt(i), inputs, read,
+                                                          &encoded->tokens, &encoded->pictures);
+                           return reader_.encode_chat(table.prompt(i), inputs, read, now,
                                                       &encoded->tokens, &encoded->pictures);
                        });
 }

@@ -53,7 +53,8 @@ class Intake {
                     const ParamsColumn &params);
     Status add_pictures(const Column<char> &texts, const PictureColumns &pictures,
                         const uint64_t *tags, const ParamsColumn &params);
-    Status add_table(const Table &table, const uint64_t *tags, const ParamsColumn &params);
+    Status add_table(const Table &table, const PictureColumns &pictures, const uint64_t *tags,
+                     const ParamsColumn &params);
     Status add_scores(const Column<int32_t> &prompts, const ContinuationColumns<int32_t> &scored,
                       const uint64_t *tags, const batchllm_params &params);
     Status add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,

@@ -6,6 +6,7 @@
 // that are expected to be right count, and all of them cost.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -21,12 +22,13 @@
 namespace batchllm {
 
 struct DraftOptions {
-    Drafts when = Drafts::off;
+    Drafts when = Drafts::off;            // on_gpu: where they pay, if the cost is known
     std::shared_ptr<const StepCost> cost; // null: not known, so nothing is known to pay
+    const Tokenizer *tokenizer = nullptr; // null: no row has a constraint
 };
 
 // Why rows on this backend have no drafts; null: they may have some.
-const char *why_no_drafts(const BackendInfo &info);
+const char *why_no_drafts(const DraftOptions &options, const BackendInfo &info);
 
 class LaneDrafts {
   public:
@@ -39,23 +41,50 @@ class LaneDrafts {
     void ended(const RowRun &run);
 
   private:
-    static constexpr size_t most_ahead = 16; // proposed tokens of a row in a step
+    // Proposed tokens of a row in a step. Sixteen tokens of a row whose key heads serve four are what
+    // CUDA's attention takes in an item of few queries (kNarrowRows).
+    static constexpr size_t most_ahead = 15;
     struct Row {
         Sequence *sequence;
         // How likely the proposed tokens are all right up to each of them. It falls.
         std::array<float, most_ahead> right;
         int32_t count(float least) const;
     };
-    float least_right(std::span<Request *const> decoding);
-    double seconds(std::span<Request *const> decoding, float least);
+    // As predicted: tokens that are right, seconds.
+    struct Step {
+        double tokens, device, host;
+        // Tokens per second, if no other batch is in flight; and without proposed tokens, if one may be.
+        double apart() const { return tokens / (device + host); }
+        double together(bool overlaps) const {
+            return overlaps ? tokens / std::max(device, host) : apart();
+        }
+    };
+    // least: the chance below which tokens are not computed. none: the step without any.
+    struct Choice {
+        float least;
+        Step step, none;
+    };
+    struct Sum {
+        double tokens = 0, seconds = 0;
+    };
+
+    void look_at(std::span<Request *const> decoding);
+    void fill(Row *row, int32_t behind) const;
+    void keep_allowed(Sequence *sequence) const;
+    Choice best(std::span<Request *const> decoding);
+    bool apart_pays(const Choice &choice);
+    bool pays_later(std::span<Request *const> decoding, const Step &none);
+    Step step(std::span<Request *const> decoding, float least);
 
     Drafts when_;
     std::shared_ptr<const StepCost> cost_;
+    const Tokenizer *tokenizer_;
     bool overlaps_;
     DraftText answers_;
     DraftRates rates_;
-    std::vector<Row> rows_;                             // scratch
-    TokenBatch imagined_;                               // scratch
+    Sum apart_, together_;  // of the last steps: best steps, one at a time; steps without proposals
+    std::vector<Row> rows_; // scratch
+    TokenBatch imagined_;   // scratch
     std::vector<std::pair<int32_t, int32_t>> prefixes_; // scratch: prefix, its node in imagined_
 };
 

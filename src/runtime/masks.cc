@@ -18,6 +18,22 @@ Sequence *constrained_sequence(Request *request) {
     return sequence;
 }
 
+// Whether the row, if there is one, samples behind a proposed token of the row before it.
+bool is_ahead(const BatchRecord &record, size_t row) {
+    return row < record.proposed.size() && record.proposed[row] >= 0;
+}
+
+// Of the row behind the first `ahead` proposed tokens. *equal: AllowedTokens::mask.
+TokenMask mask_ahead(Constrained *constrained, size_t ahead, const void **equal) {
+    if (!constrained->failed.ok() || static_cast<size_t>(constrained->masked_ahead) + 1 < ahead)
+        return nullptr;
+    const Result<AllowedTokens> allowed = constrained->ahead[ahead - 1].allowed();
+    if (!allowed.ok() || allowed->count == 0) return nullptr; // the row fails once it is there
+    constrained->masked_ahead = static_cast<int32_t>(ahead);
+    *equal = allowed->mask;
+    return allowed->words;
+}
+
 // *equal: AllowedTokens::mask.
 TokenMask mask_of(Sequence *sequence, const Tokenizer *tokenizer, const void **equal) {
     Constrained *constrained = sequence->constrained.get();
@@ -59,6 +75,7 @@ std::span<const TokenMask> RowMasks::make(const BatchRecord &record,
     forced_.clear();
     for (size_t row = 0; row < record.sampled.size(); ++row) {
         if (record.tasks[row] != Task::generate) continue; // it scores a token of the prompt
+        if (record.proposed[row] >= 0) continue;
         if (constrained_sequence(record.sampled[row]) != nullptr) constrained_.push_back(row);
     }
     if (constrained_.empty()) return {};
@@ -83,8 +100,13 @@ void RowMasks::make_all(const BatchRecord &record, const std::function<ThreadPoo
     equal_.assign(record.sampled.size(), nullptr);
     const auto make_one = [&](int64_t i, int32_t) {
         const size_t row = constrained_[static_cast<size_t>(i)];
-        masks_[row] =
-            mask_of(static_cast<Sequence *>(record.sampled[row]), tokenizer_, &equal_[row]);
+        auto *sequence = static_cast<Sequence *>(record.sampled[row]);
+        masks_[row] = mask_of(sequence, tokenizer_, &equal_[row]);
+        sequence->constrained->masked_ahead = 0;
+        for (size_t ahead = 1; is_ahead(record, row + ahead); ++ahead) {
+            masks_[row + ahead] =
+                mask_ahead(sequence->constrained.get(), ahead, &equal_[row + ahead]);
+        }
     };
     const auto count = static_cast<int64_t>(constrained_.size());
     if (constrained_.size() < least_for_threads) {
@@ -97,7 +119,7 @@ void RowMasks::make_all(const BatchRecord &record, const std::function<ThreadPoo
 // Sparse masks have separate bits in each row. Equal pointers are sent to a backend only once.
 void RowMasks::share_equal_masks() {
     first_of_.clear();
-    for (const size_t row : constrained_) {
+    for (size_t row = 0; row < masks_.size(); ++row) {
         if (masks_[row] == nullptr) continue;
         masks_[row] = first_of_.try_emplace(equal_[row], masks_[row]).first->second;
         ++work_.rows;

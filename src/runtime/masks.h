@@ -30,7 +30,7 @@ class RowMasks {
 
     // Makes the masks of a batch's rows on the pool's threads; requests the pool only if there are
     // several masks to make. Empty if no row has a constraint. All tokens before those that the
-    // batch samples must be known. Masks are valid until the rows' states advance. A row whose mask
+    // batch samples must be known or proposed. Masks are valid until the rows' states advance. A row whose mask
     // cannot be made gets none, and Constrained::failed says why. A row whose next tokens are
     // forced gets none either: the tokens are in Constrained::forced, and forced() lists those
     // rows.
@@ -48,9 +48,11 @@ class RowMasks {
     void make_all(const BatchRecord &record, const std::function<ThreadPool &()> &pool);
     void share_equal_masks();
 
-    std::vector<TokenMask> masks_;                         // [rows]
-    std::vector<const void *> equal_;                      // [rows] AllowedTokens::mask
-    std::vector<size_t> constrained_;                      // row numbers
+    std::vector<TokenMask> masks_;    // [rows]
+    std::vector<const void *> equal_; // [rows] AllowedTokens::mask
+    std::vector<size_t>
+        constrained_; // row numbers of sequences' first samples; those behind proposed
+                      // tokens follow
     std::unordered_map<const void *, TokenMask> first_of_; // equal_ -> mask of the first row that
                                                            // has it
     MaskWork work_;

@@ -115,7 +115,9 @@ Status take_drafts(std::vector<std::pair<std::string, std::string>> *extra, Draf
         *drafts = Drafts::where_they_pay;
     } else if (given->second == "always") {
         *drafts = Drafts::always;
-    } else if (given->second != "off") {
+    } else if (given->second == "off") {
+        *drafts = Drafts::off;
+    } else {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend option drafts=%s: it must be off, auto or always",
                      given->second.c_str());

@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fcntl.h>
 #include <memory>
 #include <optional>
@@ -18,6 +19,19 @@
 
 namespace batchllm {
 namespace {
+
+constexpr int64_t nanoseconds = 1'000'000'000;
+constexpr int64_t too_recent = 2 * nanoseconds; // coarse clocks of file systems included
+
+int64_t in_nanoseconds(const struct timespec &time) {
+    return int64_t{time.tv_sec} * nanoseconds + time.tv_nsec;
+}
+
+int64_t time_now() {
+    struct timespec now = {};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    return in_nanoseconds(now);
+}
 
 std::optional<std::string> real_path(const std::string &path) {
     const std::unique_ptr<char, void (*)(void *)> found(::realpath(path.c_str(), nullptr),
@@ -121,6 +135,8 @@ Result<PictureFolders::File> PictureFolders::read_path(const std::string &path,
                      "%s has %" PRId64 " bytes, more than the %" PRId64 " allowed",
                      in_quotes(path).c_str(), int64_t{info.st_size}, most_bytes);
     }
+    file.changed = in_nanoseconds(info.st_ctim);
+    if (time_now() - file.changed < too_recent) file.changed = 0;
     file.bytes.resize(static_cast<size_t>(info.st_size));
     size_t done = 0;
     while (done < file.bytes.size()) {
@@ -171,6 +187,18 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
 Result<PictureFolders::File> PictureFolders::read_again(const std::string &path,
                                                         int64_t most_bytes) const {
     return read_path(path, most_bytes);
+}
+
+Result<PictureFolders::Since> PictureFolders::since_read(const std::string &path, int64_t bytes,
+                                                         int64_t changed) {
+    struct stat info;
+    if (::stat(path.c_str(), &info) != 0) {
+        const int number = errno;
+        if (number == ENOENT || number == ENOTDIR) return Since::gone;
+        return error(BATCHLLM_ERROR_IO, "%s: %s", in_quotes(path).c_str(), std::strerror(number));
+    }
+    const bool same = int64_t{info.st_size} == bytes && in_nanoseconds(info.st_ctim) == changed;
+    return same ? Since::unchanged : Since::unknown;
 }
 
 } // namespace batchllm

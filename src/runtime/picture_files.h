@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,11 +20,18 @@ class PictureFolders {
     struct File {
         std::string path; // without links; "": the name is a "data:" URL
         std::vector<std::byte> bytes;
+        // When its inode last changed, in ns since 1970. 0: so recently that a change after it was read
+        // may have the same time.
+        int64_t changed = 0;
     };
     // Errors: ROW_PICTURE; IO where the disk fails.
     Result<File> read(std::string_view name, int64_t most_bytes) const;
     // The same for a path that read() has returned.
     Result<File> read_again(const std::string &path, int64_t most_bytes) const;
+
+    enum class Since : uint8_t { unchanged, unknown, gone };
+    // Of a file that had so many bytes when it was read, without reading it.
+    static Result<Since> since_read(const std::string &path, int64_t bytes, int64_t changed);
 
   private:
     Result<File> read_path(const std::string &path, int64_t most_bytes) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
+#include <utility>
 #include <xxhash.h>
 
 #include "base/printable.h"
@@ -62,6 +64,28 @@ PictureLibrary::open(const std::string &model_dir, const Tokenizer *tokenizer,
                                             std::move(opened));
 }
 
+Status PictureLibrary::check_tower(const Tower &tower) const {
+    if (processor_ == nullptr) return {};
+    const PictureProcessor::Cut cut = processor_->cut();
+    const auto differ = [](const std::string &key, int32_t number, const char *of_tower,
+                           int32_t expected) {
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s makes it %d, and the tower needs %d (config.json: %s): these files do not "
+                     "belong together",
+                     key.c_str(), number, expected, of_tower);
+    };
+    const auto patch = static_cast<int32_t>(std::lround(std::sqrt(tower.patch_values)));
+    if (cut.patch != patch) {
+        return differ(cut.patch_key, cut.patch, "vision_config.patch_size", patch);
+    }
+    const bool one_size = tower.side > 0 && !tower.interpolated;
+    if (cut.merge != tower.merge) {
+        return differ(cut.merge_key, cut.merge,
+                      one_size ? "vision_config.image_size" : "spatial_merge_size", tower.merge);
+    }
+    return {};
+}
+
 std::array<uint64_t, 2> PictureLibrary::hash_of(std::span<const std::byte> bytes) const {
     const XXH128_hash_t hash =
         XXH3_128bits_withSeed(bytes.data(), bytes.size(), processor_->fingerprint());
@@ -71,7 +95,7 @@ std::array<uint64_t, 2> PictureLibrary::hash_of(std::span<const std::byte> bytes
 void PictureLibrary::forget_gone() {
     if (by_id_.size() < forget_at_ && by_name_.size() < forget_at_) return;
     std::erase_if(by_id_, [](const auto &entry) { return entry.second.expired(); });
-    std::erase_if(by_name_, [](const auto &entry) { return entry.second.expired(); });
+    std::erase_if(by_name_, [](const auto &entry) { return entry.second.source.expired(); });
     forget_at_ = std::max<size_t>(1024, 2 * std::max(by_id_.size(), by_name_.size()));
 }
 
@@ -83,11 +107,21 @@ Result<SharedPicture> PictureLibrary::add(PictureFolders::File file,
         return first_picture_id + static_cast<int32_t>(number % picture_ids);
     };
     // Its id, or the first after it that no other picture has. Found: the picture that is known.
+    const auto keep_file = [&](const PictureSource &source) {
+        if (!file.path.empty()) {
+            source.paths.insert(std::move(file.path));
+        } else if (source.bytes.empty()) {
+            source.bytes = file.bytes.empty() ? std::vector<std::byte>(bytes.begin(), bytes.end())
+                                              : std::move(file.bytes);
+        }
+    };
     const auto look = [&](uint64_t *number) -> SharedPicture {
         for (*number = hash[0];; ++*number) {
             const auto entry = by_id_.find(id_of(*number));
             SharedPicture known = entry == by_id_.end() ? nullptr : entry->second.lock();
-            if (known == nullptr || known->hash == hash) return known;
+            if (known != nullptr && known->hash != hash) continue;
+            if (known != nullptr) keep_file(*known);
+            return known;
         }
     };
     uint64_t number = 0;
@@ -104,18 +138,30 @@ Result<SharedPicture> PictureLibrary::add(PictureFolders::File file,
     source->hash = hash;
     source->grid = *grid;
     source->pixels = int64_t{size->width} * size->height;
-    source->path = std::move(file.path);
-    if (source->path.empty()) {
-        source->bytes = file.bytes.empty() ? std::vector<std::byte>(bytes.begin(), bytes.end())
-                                           : std::move(file.bytes);
-    }
     const std::lock_guard lock(mutex_);
     if (SharedPicture known = look(&number)) return known;
+    keep_file(*source);
     source->id = id_of(number);
     forget_gone();
     by_id_[source->id] = source;
     any_.store(true, std::memory_order_release);
     return SharedPicture(std::move(source));
+}
+
+// What a path led to when a row named it before, if it still does; null: it has to be read.
+Result<SharedPicture> PictureLibrary::known(std::string_view name) const {
+    SharedPicture source;
+    ReadPicture file;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto entry = by_name_.find(std::string(name));
+        if (entry != by_name_.end()) source = entry->second.source.lock();
+        if (source == nullptr) return source;
+        file = entry->second.file;
+    }
+    ASSIGN_OR_RETURN(const auto since,
+                     PictureFolders::since_read(file.path, file.bytes, file.changed));
+    return since == PictureFolders::Since::unchanged ? source : nullptr;
 }
 
 Result<SharedPicture> PictureLibrary::add(const PictureInput &input) {
@@ -132,22 +178,24 @@ Result<SharedPicture> PictureLibrary::add(const PictureInput &input) {
                                 input.bytes.size());
     const bool is_path = !name.starts_with("data:");
     if (is_path) { // read once for all rows that name it
-        const std::lock_guard lock(mutex_);
-        const auto entry = by_name_.find(std::string(name));
-        if (entry != by_name_.end()) {
-            if (SharedPicture known = entry->second.lock()) return known;
-        }
+        ASSIGN_OR_RETURN(SharedPicture found, known(name));
+        if (found != nullptr) return found;
     }
     ASSIGN_OR_RETURN(PictureFolders::File file, folders_.read(name, processor_->limits().bytes));
     const std::span<const std::byte> bytes(file.bytes.data(), file.bytes.size());
-    const std::string path = file.path;
+    ReadPicture read;
+    read.path = file.path;
+    read.bytes = static_cast<int64_t>(bytes.size());
+    read.changed = file.changed;
     Result<SharedPicture> added = add(std::move(file), bytes);
     if (!added.ok()) {
-        return path.empty() ? added.status() : Status(added.status()).within(printable(name));
+        return is_path ? Status(added.status()).within(printable(name)) : added.status();
     }
     if (is_path) {
         const std::lock_guard lock(mutex_);
-        by_name_[std::string(name)] = *added;
+        read.hash = (*added)->hash;
+        by_name_[std::string(name)] = {*added, read};
+        if (keeps_read_) read_.push_back(std::move(read));
     }
     return added;
 }
@@ -251,22 +299,44 @@ PictureLibrary::find(std::span<const int32_t> tokens) const {
         std::make_shared<RowPictures>(RowPictures{std::move(places), RopePositions(grids)}));
 }
 
+// From the first of its paths that still leads to the same content.
+Result<PictureFolders::File> PictureLibrary::read_again(const PictureSource &source) const {
+    std::set<std::string> paths;
+    {
+        const std::lock_guard lock(mutex_);
+        paths = source.paths;
+    }
+    Status first;
+    for (const std::string &path : paths) {
+        Result<PictureFolders::File> file = folders_.read_again(path, processor_->limits().bytes);
+        Status status = file.status();
+        if (status.ok() && hash_of(file->bytes) == source.hash) return file;
+        if (status.ok()) {
+            status = error(BATCHLLM_ERROR_ROW_PICTURE, "%s has changed since its row was added",
+                           in_quotes(path).c_str());
+        }
+        if (is_failure_of_process(status.code())) return status;
+        if (first.ok()) first = std::move(status);
+    }
+    return first;
+}
+
 Result<std::shared_ptr<const PreparedPicture>>
 PictureLibrary::prepare(const PictureSource &source) const {
+    std::span<const std::byte> bytes;
+    {
+        const std::lock_guard lock(mutex_);
+        bytes = source.bytes;
+    }
     PictureFolders::File file;
-    std::span<const std::byte> bytes(source.bytes.data(), source.bytes.size());
-    if (!source.path.empty()) {
-        ASSIGN_OR_RETURN(file, folders_.read_again(source.path, processor_->limits().bytes));
-        bytes = {file.bytes.data(), file.bytes.size()};
-        if (hash_of(bytes) != source.hash) {
-            return error(BATCHLLM_ERROR_ROW_PICTURE, "%s has changed since its row was added",
-                         in_quotes(source.path).c_str());
-        }
+    if (bytes.empty()) {
+        ASSIGN_OR_RETURN(file, read_again(source));
+        bytes = file.bytes;
     }
     Result<PreparedPicture> prepared = processor_->prepare(bytes);
     if (!prepared.ok()) {
         Status status = as_row_error(prepared.status());
-        return source.path.empty() ? status : std::move(status).within(source.path);
+        return file.path.empty() ? status : std::move(status).within(file.path);
     }
     if (!(prepared->grid == source.grid)) {
         return error(BATCHLLM_ERROR_ROW_PICTURE,
@@ -274,6 +344,25 @@ PictureLibrary::prepare(const PictureSource &source) const {
     }
     return std::shared_ptr<const PreparedPicture>(
         std::make_shared<PreparedPicture>(std::move(prepared).value()));
+}
+
+void PictureLibrary::keep_read() {
+    const std::lock_guard lock(mutex_);
+    keeps_read_ = true;
+}
+
+std::vector<ReadPicture> PictureLibrary::take_read() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(read_, {});
+}
+
+Result<bool> PictureLibrary::has_changed(const ReadPicture &file) const {
+    ASSIGN_OR_RETURN(const auto since,
+                     PictureFolders::since_read(file.path, file.bytes, file.changed));
+    if (since != PictureFolders::Since::unknown || processor_ == nullptr) return false;
+    Result<PictureFolders::File> now = folders_.read_again(file.path, processor_->limits().bytes);
+    if (is_failure_of_process(now.status().code())) return now.status();
+    return !now.ok() || hash_of(now->bytes) != file.hash;
 }
 
 Status encode_conversation(const ChatTemplate &chat, ChatTemplate::Options options,

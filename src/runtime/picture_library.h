@@ -6,7 +6,8 @@
 // are equal tokens, and what looks at tokens needs to know nothing of pictures.
 //
 // A picture is known as long as something holds its source: a column that was encoded, or a row. Its
-// bytes are kept if they came from memory; a file at a path is read again when it is prepared.
+// bytes are kept if they came from memory; a file at a path is read again when it is prepared. Equal
+// files are one picture, which needs only one of them to be there still.
 #pragma once
 
 #include <array>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +28,7 @@
 #include "image/picture.h"
 #include "image/picture_processor.h"
 #include "image/rope_positions.h"
+#include "model/tower.h"
 #include "runtime/picture_files.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -40,8 +43,11 @@ struct PictureSource {
     std::array<uint64_t, 2> hash{}; // of the file's bytes and of how the model reads them
     PictureGrid grid;
     int64_t pixels = 0; // of the file
-    std::string path;   // "": `bytes` has the file
-    std::vector<std::byte> bytes;
+
+    // Where its file is: in memory, or at any of these paths. The library's mutex guards both; bytes that
+    // are there stay as they are.
+    mutable std::vector<std::byte> bytes;
+    mutable std::set<std::string> paths;
 };
 using SharedPicture = std::shared_ptr<const PictureSource>;
 
@@ -53,6 +59,14 @@ struct RowPictures {
     };
     std::vector<Place> places;
     RopePositions positions;
+};
+
+// A file that was read for a row, as it was then.
+struct ReadPicture {
+    std::string path;               // without links
+    std::array<uint64_t, 2> hash{}; // PictureSource::hash
+    int64_t bytes = 0;
+    int64_t changed = 0; // PictureFolders::File::changed
 };
 
 // A picture as a row brings it.
@@ -71,6 +85,9 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
                                                         const Tokenizer *tokenizer,
                                                         const std::vector<std::string> &folders);
 
+    // MODEL_FORMAT: pictures would be cut into other patches than the tower reads.
+    Status check_tower(const Tower &tower) const;
+
     // Why no row can have pictures; OK: they can.
     const Status &problem() const { return problem_; }
 
@@ -85,13 +102,21 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
     // The pictures that a row's tokens name; null: none. An id that no picture has is passed over.
     Result<std::shared_ptr<const RowPictures>> find(std::span<const int32_t> tokens) const;
 
-    // Reads the file again if it was at a path, decodes and resizes. Errors: ROW_PICTURE; failures of
+    // Reads the file again if it is not in memory, decodes and resizes. Errors: ROW_PICTURE; failures of
     // the process.
     Result<std::shared_ptr<const PreparedPicture>> prepare(const PictureSource &source) const;
 
+    // From now on, take_read() returns the files at paths that were read for rows since it was last called.
+    void keep_read();
+    std::vector<ReadPicture> take_read();
+    // Whether its content is another now. A file that is gone has not changed.
+    Result<bool> has_changed(const ReadPicture &file) const;
+
   private:
     Result<SharedPicture> add(const PictureInput &input);
+    Result<SharedPicture> known(std::string_view name) const;
     Result<SharedPicture> add(PictureFolders::File file, std::span<const std::byte> bytes);
+    Result<PictureFolders::File> read_again(const PictureSource &source) const;
     std::array<uint64_t, 2> hash_of(std::span<const std::byte> bytes) const;
     void forget_gone();
 
@@ -101,8 +126,14 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
     std::atomic<bool> any_{false};
     mutable std::mutex mutex_; // of what follows
     std::unordered_map<int32_t, std::weak_ptr<const PictureSource>> by_id_;
-    std::unordered_map<std::string, std::weak_ptr<const PictureSource>> by_name_;
+    struct Named {
+        std::weak_ptr<const PictureSource> source;
+        ReadPicture file;
+    };
+    std::unordered_map<std::string, Named> by_name_;
     size_t forget_at_ = 1024; // entries of either
+    bool keeps_read_ = false;
+    std::vector<ReadPicture> read_;
 };
 
 // The tokens of a conversation, whose parts may stand for the next of `pictures` or bring their own.

@@ -35,17 +35,19 @@ bool unusual(const RowRun &run) { return run.answers.size() > 1 || run.sequences
 Placement::Placement(const std::vector<int32_t> &devices,
                      std::vector<std::unique_ptr<Backend>> backends,
                      const SchedulerOptions &scheduling, const RunLimits &limits, RowReader *reader,
-                     RowStore *rows, Observers *observers, const DraftOptions &drafts)
+                     RowStore *rows, Observers *observers, DraftOptions drafts)
     : limits_(limits), reader_(*reader), rows_(*rows), observers_(*observers),
       masks_(reader->tokenizer()) {
+    drafts.tokenizer = reader_.tokenizer();
     for (size_t i = 0; i < backends.size(); ++i) {
         lanes_.push_back(std::make_unique<Lane>(devices[i], std::move(backends[i]), scheduling,
                                                 drafts, limits.picture_threads));
         const BackendInfo &info = lanes_.back()->info();
         devices_.push_back({devices[i], info});
         if (!info.warning.empty()) observers_.warn(info.warning);
-        const char *no_drafts = why_no_drafts(info);
-        if (drafts.when != Drafts::off && no_drafts != nullptr && i == 0)
+        const char *no_drafts = why_no_drafts(drafts, info);
+        const bool asked = drafts.when != Drafts::off && drafts.when != Drafts::on_gpu;
+        if (asked && no_drafts != nullptr && i == 0)
             observers_.warn(std::string("there will be no drafts: ") + no_drafts);
         const std::string states = info.state_slots == 0
                                        ? ""

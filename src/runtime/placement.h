@@ -32,7 +32,7 @@ class Placement {
     // backends: [devices]. rows: the intake's.
     Placement(const std::vector<int32_t> &devices, std::vector<std::unique_ptr<Backend>> backends,
               const SchedulerOptions &scheduling, const RunLimits &limits, RowReader *reader,
-              RowStore *rows, Observers *observers, const DraftOptions &drafts = {});
+              RowStore *rows, Observers *observers, DraftOptions drafts = {});
 
     struct Device {
         int32_t number;

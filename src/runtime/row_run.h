@@ -48,6 +48,10 @@ struct Constrained {
     // Tokens that must come next, taken instead of sampling. Cleared once they have been taken.
     std::vector<int32_t> forced;
     bool takes_forced = false; // no parameter of the row requires every token to be sampled
+    // After each of the proposed tokens that a step computes, which the constraint allows.
+    std::vector<ConstraintState> ahead;
+    int32_t masked_ahead =
+        0; // how many of them have a mask: what is sampled behind others is discarded
 };
 
 // What the scheduler computes, plus what the runtime needs to know about it.

@@ -23,6 +23,11 @@ bool PictureSlots::remove(int32_t number) {
 }
 
 void PictureSlots::begin_batch(uint64_t batch, uint64_t running) {
+    for (const int32_t number : loaded_) {
+        Picture &picture = at(number);
+        if (picture.batch == batch) picture.batch = picture.batch_before;
+        picture.batch_before = picture.batch;
+    }
     batch_ = batch;
     running_ = running;
     blocked_ = -1;

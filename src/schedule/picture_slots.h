@@ -27,7 +27,8 @@ class PictureSlots {
     // must not be used again before that.
     bool remove(int32_t number);
 
-    // A batch is being built: the batches before `running` have finished.
+    // A batch is being built: the batches before `running` have finished. The same batch again: it stayed
+    // empty, and uses no picture that was taken for it.
     void begin_batch(uint64_t batch, uint64_t running);
     // Whether tokens of the picture can be in that batch. If so, it has a slot.
     bool take(int32_t number);
@@ -50,7 +51,8 @@ class PictureSlots {
         int32_t slot = -1;
         bool ready = false;
         bool removed = false;
-        uint64_t batch = 0; // the last that uses it
+        uint64_t batch = 0;        // the last that uses it
+        uint64_t batch_before = 0; // the last but for the batch being built
     };
 
     Picture &at(int32_t number) { return pictures_[static_cast<size_t>(number)]; }

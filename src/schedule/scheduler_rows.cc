@@ -80,11 +80,13 @@ void Scheduler::Impl::add(std::span<const PlanPrefix> prefixes, int32_t prefix, 
                                    request->prompt.length - std::max(1, request->wanted_positions));
     own_common = uncut(*request, own_common);
     if (*own_node >= 0 && own_common <= limit) return enqueue(request, *own_node);
-    const auto allowed = [&](int32_t length) {
-        return length <= limit && uncut(*request, length) == length;
-    };
-    while (prefix >= 0 && !allowed(prefixes[static_cast<size_t>(prefix)].length))
-        prefix = prefixes[static_cast<size_t>(prefix)].parent;
+    // The longest of the chain that is not too long, and that no prefix before it makes wait for ever:
+    // one that ends inside a picture which has to be in one batch.
+    for (int32_t i = prefix; i >= 0; i = prefixes[static_cast<size_t>(i)].parent) {
+        const int32_t length = prefixes[static_cast<size_t>(i)].length;
+        if (length > limit || uncut(*request, length) < length)
+            prefix = prefixes[static_cast<size_t>(i)].parent;
+    }
     int32_t node = forest.of_plan(prefixes, prefix);
     const int32_t length = prefix < 0 ? 0 : prefixes[static_cast<size_t>(prefix)].length;
     if (own_common > length && own_common <= limit) node = *own_node = forest.add(node, own_common);

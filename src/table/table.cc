@@ -60,8 +60,8 @@ class Renderer {
             append_json_escaped(&before_, options.system);
             before_ += "\"},";
         }
-        before_ += R"({"role":"user","content":")";
-        behind_ = "\"}]";
+        before_ += R"({"role":"user","content":)";
+        pictures_ = options.pictures;
         escaped_ = true;
     }
 
@@ -72,18 +72,18 @@ class Renderer {
     const std::vector<int32_t> &column_numbers() const { return column_of_; }
 
     void given(int64_t row, std::string *out) const {
-        *out += before_;
+        begin(row, out);
         for (const TemplatePart &part : prompt_.parts) {
             add(part.text, out);
             if (part.field >= 0) add(column(part.field)[row], out);
         }
-        *out += behind_;
+        end(row, out);
     }
 
     // order: of the template's lines.
     void moved(const MovableTemplate &movable, int64_t row, std::span<const int32_t> order,
                std::string *out) const {
-        *out += before_;
+        begin(row, out);
         add(movable.head, out);
         for (size_t i = 0; i < order.size(); ++i) {
             const FieldLine &line = movable.lines[static_cast<size_t>(order[i])];
@@ -93,10 +93,24 @@ class Renderer {
             add(line.after, out);
         }
         add(movable.tail, out);
-        *out += behind_;
+        end(row, out);
     }
 
   private:
+    int32_t pictures(int64_t row) const {
+        return pictures_.empty() ? 0 : pictures_[static_cast<size_t>(row)];
+    }
+    void begin(int64_t row, std::string *out) const {
+        *out += before_;
+        if (!escaped_) return;
+        const int32_t count = pictures(row);
+        if (count > 0) *out += '[';
+        for (int32_t i = 0; i < count; ++i) *out += R"({"type":"image"},)";
+        *out += count > 0 ? R"({"type":"text","text":")" : "\"";
+    }
+    void end(int64_t row, std::string *out) const {
+        if (escaped_) *out += pictures(row) > 0 ? "\"}]}]" : "\"}]";
+    }
     void add(std::string_view text, std::string *out) const {
         if (escaped_) {
             append_json_escaped(out, text);
@@ -107,8 +121,9 @@ class Renderer {
 
     std::span<const TableColumn> columns_;
     const PromptTemplate &prompt_;
-    std::vector<int32_t> column_of_; // [fields]
-    std::string before_, behind_;    // in every prompt
+    std::vector<int32_t> column_of_;    // [fields]
+    std::string before_;                // in every prompt
+    std::span<const int32_t> pictures_; // [rows] or none
     bool escaped_ = false;
 };
 

@@ -22,6 +22,8 @@ struct TableOptions {
     bool reorder = false; // false: the fields as the template has them
     bool chat = false;  // prompts are conversations, with the template's text as the user's message
     std::string system; // chat: the system message before it; "": none
+    // chat: so many pictures stand before each row's text, [rows]; or none
+    std::span<const int32_t> pictures = {};
     StopCheck stop = {};
 };
 

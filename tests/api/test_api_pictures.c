@@ -1,4 +1,11 @@
 /* Pictures by the C interface. That rows say what transformers says: runtime/test_engine_pictures.cc. */
+#define _DEFAULT_SOURCE
+#define _XOPEN_SOURCE 700
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "api_helpers.h"
 
 static const char directory[] = "golden/qwen3_vl_pictures";
@@ -91,6 +98,119 @@ static void ids_come_from_the_content(void **state) {
     assert_int_not_equal(ids[0], ids[2]);
 }
 
+/* A conversation's pictures come before the template's text; a cell that is null stays an error. */
+static void rows_of_a_table_have_pictures(void **state) {
+    (void)state;
+    batchllm_pictures *pictures = pictures_in(directory);
+    batchllm_engine *engine = engine_with(pictures);
+    const int64_t cells[] = {0, 13, 13};
+    const uint8_t first_valid = 1;
+    const batchllm_table_column given = {sizeof given,    0,     "q",
+                                         "What is this?", cells, &first_valid};
+    const int32_t counts[] = {1, 1};
+    batchllm_table_options options;
+    batchllm_table_options_init(&options, sizeof options);
+    options.template_text = "{q}";
+    options.chat = 1;
+    options.pictures = counts;
+    batchllm_table *table = NULL;
+    assert_ok(batchllm_table_create(2, &given, 1, &options, &table));
+    const batchllm_column *prompts = batchllm_table_prompts(table);
+    const char expected[] = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"},"
+                            "{\"type\":\"text\",\"text\":\"What is this?\"}]}]";
+    assert_int_equal(prompts->offsets[1], strlen(expected));
+    assert_memory_equal(prompts->text, expected, strlen(expected));
+    const int64_t offsets[] = {0, 13, 26}, rows[] = {0, 1, 2};
+    const uint8_t kinds[] = {BATCHLLM_PICTURE_NAME, BATCHLLM_PICTURE_NAME};
+    const char names[] = "picture_0.pngpicture_0.png";
+    batchllm_picture_column column = {sizeof column,          0,       rows,
+                                      (const uint8_t *)names, offsets, kinds};
+    batchllm_params params;
+    batchllm_params_init(&params, sizeof params);
+    params.max_tokens = 3;
+    params.ignore_eos = 1;
+    assert_ok(batchllm_add_table_pictures(engine, table, &column, NULL, &params, 1));
+    batchllm_table_destroy(table);
+    assert_ok(batchllm_run(engine, NULL, NULL));
+    batchllm_results *results = NULL;
+    assert_ok(batchllm_poll(engine, 0, &results));
+    assert_int_equal(results->count, 2);
+    for (int64_t i = 0; i < 2; ++i) {
+        const int good = results->tags[i] == 0;
+        assert_int_equal(results->statuses[i], good ? BATCHLLM_OK : BATCHLLM_ERROR_ROW_NULL);
+    }
+    batchllm_results_free(results);
+    const int32_t negative[] = {1, -1};
+    options.pictures = negative;
+    assert_int_equal(batchllm_table_create(2, &given, 1, &options, &table),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT);
+    batchllm_pictures_destroy(pictures);
+    batchllm_engine_destroy(engine);
+}
+
+static void copy(const char *from, const char *to, int change) {
+    static unsigned char bytes[1 << 16];
+    FILE *file = fopen(from, "rb");
+    assert_non_null(file);
+    const size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    bytes[size - 1] ^= (unsigned char)change;
+    file = fopen(to, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
+}
+
+/* Reads the picture for a row and appends the row's result. */
+static int32_t read_and_append(const char *output, const char *folder, int64_t row) {
+    batchllm_journal_options options;
+    batchllm_journal_options_init(&options, sizeof options);
+    options.output_path = output;
+    options.existing = BATCHLLM_JOURNAL_RESUME;
+    batchllm_journal *journal = NULL;
+    assert_ok(batchllm_journal_open(&options, &journal));
+    batchllm_pictures *pictures = pictures_in(folder);
+    const int32_t status = batchllm_journal_use_pictures(journal, pictures);
+    if (status == BATCHLLM_OK) {
+        const int64_t text_offsets[] = {0, (int64_t)strlen(text)}, rows[] = {0, 1};
+        const int64_t offsets[] = {0, 5}, line[] = {0, 2};
+        const uint8_t kinds[] = {BATCHLLM_PICTURE_NAME};
+        const batchllm_picture_column column = {sizeof column, 0,    rows, (const uint8_t *)"a.png",
+                                                offsets,       kinds};
+        batchllm_column *made = NULL;
+        assert_ok(batchllm_pictures_encode(pictures, 1, text, text_offsets, &column,
+                                           BATCHLLM_ENCODE_PARSE_SPECIAL, 1, &made));
+        batchllm_column_free(made);
+        assert_ok(batchllm_journal_append_lines(journal, 1, &row, NULL, "x\n", line));
+    }
+    batchllm_pictures_destroy(pictures);
+    batchllm_journal_destroy(journal);
+    return status;
+}
+
+static void a_journal_knows_the_pictures_of_its_job(void **state) {
+    (void)state;
+    char folder[] = "/tmp/batchllm_pictures_XXXXXX", picture[64], output[64], listed[80];
+    char states[80];
+    assert_non_null(mkdtemp(folder));
+    snprintf(picture, sizeof picture, "%s/a.png", folder);
+    snprintf(output, sizeof output, "%s/out", folder);
+    snprintf(listed, sizeof listed, "%s.pictures", output);
+    snprintf(states, sizeof states, "%s.state", output);
+    copy("golden/qwen3_vl_pictures/picture_0.png", picture, 0);
+    assert_ok(read_and_append(output, folder, 0));
+    assert_ok(read_and_append(output, folder, 1));
+    copy("golden/qwen3_vl_pictures/picture_0.png", picture, 1);
+    assert_int_equal(read_and_append(output, folder, 2), BATCHLLM_ERROR_JOURNAL_MISMATCH);
+    assert_non_null(strstr(batchllm_last_error(), "a.png"));
+    copy("golden/qwen3_vl_pictures/picture_0.png", picture, 0);
+    assert_ok(read_and_append(output, folder, 2));
+    assert_int_equal(batchllm_journal_use_pictures(NULL, NULL), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    const char *files[] = {picture, output, listed, states};
+    for (int i = 0; i < 4; ++i) assert_int_equal(unlink(files[i]), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 static void bad_arguments_are_refused(void **state) {
     (void)state;
     batchllm_pictures_options options;
@@ -131,6 +251,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_name_pictures_in_folders),
         cmocka_unit_test(ids_come_from_the_content),
+        cmocka_unit_test(rows_of_a_table_have_pictures),
+        cmocka_unit_test(a_journal_knows_the_pictures_of_its_job),
         cmocka_unit_test(bad_arguments_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,6 +88,22 @@ class Statistics(ProgramTest):
         self.run_rows(rows, "--stats", stats, "--force", "--no-sharing")
         self.assertEqual(json.loads(stats.read_text())["saving_ratio"], 0)
 
+    def test_stats_tell_how_many_proposed_tokens_were_right(self):
+        stats = self.directory / "stats.json"
+        rows = [{"id": i, "tokens": [i % 6, i // 6], "max_tokens": 80} for i in range(12)]
+        few = ["--backend", "sim", "--backend-options", "vocabulary=6,eos_token=-1,min_length=80,max_length=80"]
+        without = self.run_rows(rows, "--stats", stats, backend=few)
+        self.assertNotIn("drafts", json.loads(stats.read_text()))
+        report = self.directory / "report.html"
+        found = self.run_rows(rows, "--stats", stats, "--force", "--drafts", "always", "--report", report, backend=few)
+        drafts = json.loads(stats.read_text())["drafts"]
+        self.assertGreater(drafts["proposed"], drafts["accepted"])
+        self.assertGreater(drafts["accepted"], 0)
+        self.assertIn("draft_tokens_accepted", report.read_text())
+        self.assertEqual({row["id"]: row["tokens"] for row in found}, {row["id"]: row["tokens"] for row in without})
+        self.run_rows(rows, "--force", "--drafts", "auto", backend=few)
+        self.assertIn("there will be no drafts: what a step takes is not known", self.stderr)
+
     def test_progress_in_json_counts_up_to_all_rows(self):
         self.input.write_bytes(lines(token_rows(300)))
         done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output,

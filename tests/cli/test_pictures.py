@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import shutil
 import unittest
 
@@ -116,6 +117,103 @@ class Pictures(ProgramTest):
         found = self.run_rows(rows, "--plan", plan, "--max-tokens", str(NEW), "--no-special", backend=CPU)
         for row in found:
             self.assert_said(int(row["id"]) - 1, row["tokens"])
+
+    def test_rows_as_columns_have_pictures(self):
+        chosen = [0, 1]  # the picture, then the question
+        rows = [{"id": i, "page": FILES[ROWS[i]["pictures"][0]], "question": "What is this?"} for i in chosen]
+        rows += [{"id": 2, "page": [FILES[3], FILES[2]], "question": "x"}, {"id": 3, "page": None, "question": "x"}]
+        common = ["--image-column", "page", "--max-tokens", str(NEW), "--no-special"]
+        chat = self.run_rows(rows, "--template", "{question}", "--chat", *common, backend=CPU)
+        found = {row["id"]: row for row in chat}
+        for i in chosen:
+            self.assert_said(i, found[i]["tokens"])
+        self.assertNotIn("error", found[2])
+        self.assertNotIn("error", found[3])
+        self.output.unlink()
+        text = ROWS[0]["text"].replace("What is this?", "{question}")
+        found = {row["id"]: row for row in self.run_rows(rows, "--template", text, *common, backend=CPU, expect=3)}
+        for i in chosen:
+            self.assert_said(i, found[i]["tokens"])
+        self.assertIn("2 pictures, and its prompt 1 place", found[2]["error"]["message"])
+        self.output.unlink()
+        rows = [{"page": 1, "question": "x"}]
+        found = self.run_rows(rows, "--template", text, *common, backend=CPU, expect=3)
+        self.assertEqual(found[0]["error"]["code"], "ROW_FORMAT")
+
+    def test_lines_are_tokenized_with_their_pictures(self):
+        items = [{"id": i, "text": row["text"], "images": [FILES[n] for n in row["pictures"]]} for i, row in enumerate(ROWS)]
+        items += [{"id": i, "messages": named(row, lambda n: FILES[n])} for i, row in enumerate(ROWS)]
+        items += [{"id": -1, "text": ROWS[0]["text"], "images": ["none.png"]}]
+        command = ["tokenize", "--model", GOLDEN, "--no-special", "--images", self.directory]
+        done = self.run_program(*command, stdin=lines(items))
+        self.assertEqual(done.returncode, 3, done.stderr.decode())
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([row["id"] for row in found], [item["id"] for item in items])
+        self.assertEqual(found.pop()["error"]["code"], "ROW_PICTURE")
+        ids = set()
+        for row in found:
+            prompt = ROWS[row["id"]]["prompt"]
+            self.assertEqual(len(row["tokens"]), len(prompt))
+            for token, expected in zip(row["tokens"], prompt):
+                if token >= 1 << 30:
+                    ids.add(token)
+                else:
+                    self.assertEqual(token, expected)
+        self.assertEqual(len(ids), len(FILES))
+        done = self.run_program("tokenize", "--model", GOLDEN / "tokenizer.json", stdin=lines(items[:1]))
+        self.assertIn(b"ROW_PICTURE", done.stdout)
+
+    def interrupted(self):
+        """Runs two rows, takes the second answer back, and returns all answers and the picture of the first."""
+        rows = [{"id": i, "prompt": ROWS[i]["text"], "images": [FILES[ROWS[i]["pictures"][0]]]} for i in (0, 1)]
+        whole = self.run_rows(rows, "--max-tokens", str(NEW), "--no-special", backend=CPU)
+        first = self.output.read_bytes().splitlines(keepends=True)[0]
+        self.output.write_bytes(first)
+        return whole, self.directory / FILES[ROWS[json.loads(first)["id"]]["pictures"][0]]
+
+    def resume(self, expect=0, model=GOLDEN):
+        done = self.run_program("run", *CPU[:-1], model, "-i", self.input, "-o", self.output, "--progress", "none",
+                                "--resume", "--max-tokens", str(NEW), "--no-special")
+        self.assertEqual(done.returncode, expect, done.stderr.decode())
+        return done.stderr.decode()
+
+    def test_a_job_is_not_resumed_with_other_pictures(self):
+        whole, picture = self.interrupted()
+        content, before = picture.read_bytes(), self.output.read_bytes()
+        times = os.stat(picture)
+        changed = bytearray(content)
+        changed[-1] ^= 1
+        picture.write_bytes(changed)  # of the same size, and as old
+        os.utime(picture, ns=(times.st_atime_ns, times.st_mtime_ns))
+        says = self.resume(expect=1)
+        self.assertIn(f"not the same job: the picture \"{picture}\" has changed", says)
+        self.assertIn("--force", says)
+        self.assertEqual(self.output.read_bytes(), before)
+        picture.write_bytes(content)  # at another time
+        self.resume()
+        self.assertEqual(self.read_output(), whole)
+        listed = (self.directory / "out.jsonl.pictures").read_text().splitlines()
+        self.assertEqual({line.split(" ")[3] for line in listed}, {os.path.realpath(self.directory / FILES[n]) for n in (0, 3)})
+
+    def test_pictures_that_are_gone_or_listed_badly_do_not_hinder(self):
+        whole, picture = self.interrupted()
+        picture.unlink()
+        listed = self.directory / "out.jsonl.pictures"
+        listed.write_bytes(b"\0" * 40 + b"\n0 1\n" + listed.read_bytes() + b"torn")
+        self.resume()
+        self.assertEqual(self.read_output(), whole)
+        self.assertNotIn(b"torn", listed.read_bytes())
+        rows = [{"id": 0, "prompt": ROWS[9]["text"]}]
+        self.run_rows(rows, "--force", "--max-tokens", "1", backend=CPU)
+        self.assertFalse(listed.exists())
+
+    def test_a_job_is_not_resumed_with_other_settings_of_pictures(self):
+        model = self.directory / "model"
+        shutil.copytree(GOLDEN, model)
+        self.interrupted()
+        settings = model / "preprocessor_config.json"
+        settings.write_text(settings.read_text().replace("6144", "3072"))
+        self.assertIn("model preprocessor_config.json", self.resume(expect=1, model=model))
 
 
 if __name__ == "__main__":

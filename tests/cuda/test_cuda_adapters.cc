@@ -190,8 +190,7 @@ struct Job {
 
     // Of the rows that are `kept`, in lists of which all are tall or short.
     // gated: instead of y what gate and up make, of W = 0.
-    std::vector<float> run(const std::vector<bool> &kept, bool tall, bool gated = false,
-                           bool many = false) const {
+    std::vector<float> run(const std::vector<bool> &kept, bool tall, bool gated = false) const {
         std::vector<int32_t> chosen = slots;
         for (size_t i = 0; i < chosen.size(); ++i) {
             if (!kept[i]) chosen[i] = -1;
@@ -223,12 +222,8 @@ struct Job {
         const Array t(int64_t{adapter_ranges(s.columns)} * (rows() + 3) * stride, DType::f32);
         AdapterArguments a{};
         a.element = s.element;
-        a.work = {count.as<int32_t>(),
-                  there_tiles.as<AdapterTile>(),
-                  there_rows.as<int32_t>(),
-                  of_rows.as<const AdapterEntry *>(),
-                  tall,
-                  many};
+        a.work = {count.as<int32_t>(), there_tiles.as<AdapterTile>(), there_rows.as<int32_t>(),
+                  of_rows.as<const AdapterEntry *>(), tall};
         a.product = 1;
         a.most_ranks = most;
         a.x = s.scaling == Scaling::none ? x_there->data() : codes_there.data();
@@ -310,10 +305,6 @@ struct Job {
             }
         }
         assert_close(run(all, true), wanted(), tolerance(worst), (name + ", tall tiles").c_str());
-        const std::vector<float> wide = run(all, false, false, true);
-        if (std::memcmp(wide.data(), got.data(), 4 * got.size()) != 0) {
-            fail_msg("%s: wide slices give other bits", name.c_str());
-        }
         std::vector<bool> some(slots.size());
         for (size_t i = 0; i < some.size(); ++i) some[i] = draw(random, 0, 2) == 0;
         const std::vector<float> fewer = run(some, false);

@@ -1,6 +1,6 @@
 // The grouped products in e4m3 against the same on the host in double precision, with the same
-// elements and scales: scales of rows and of blocks, gathered or not, for experts with and without
-// turns.
+// elements and scales: W in e4m3 with scales of rows and of blocks, and in mxfp4, gathered or not, for
+// experts with and without turns.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/narrow_floats.h"
+#include "four_bit_weights.h"
+#include "four_bits/product.h"
 
 #include "cuda_experts.h"
 
@@ -47,7 +49,12 @@ std::vector<float> scales(Random &random, int64_t count, float middle) {
 struct Quantised : Inputs {
     std::vector<uint8_t> x_elements, w_elements; // w: row-major, gate and up alternating
     std::vector<float> x_scales, w_scales;       // as in GroupedScales
+    std::vector<std::byte> packed;               // mxfp4_e4m3; its factors are w_scales
+
+    bool in_mxfp4() const { return !packed.empty(); }
 };
+
+size_t groups_of(int64_t columns) { return static_cast<size_t>(scale_groups(columns)); }
 
 float scale_of(const Product &p, Scaling scaling, const Quantised &in, int64_t e, int32_t row,
                int32_t column) {
@@ -57,26 +64,63 @@ float scale_of(const Product &p, Scaling scaling, const Quantised &in, int64_t e
     return in.w_scales[size_t(2 * block + (p.gated ? row / 8 % 2 : 0))];
 }
 
-Quantised make_quantised(Random &random, const Product &p, Scaling scaling) {
+// The turns and x.
+Quantised make_inputs(Random &random, const Product &p) {
     Quantised in;
-    const int64_t rows = make_turns(random, p, &in), groups = p.columns / kBlock;
-    const int64_t all = int64_t{p.experts} * p.rows;
+    const int64_t rows = make_turns(random, p, &in);
+    const auto groups = static_cast<int64_t>(groups_of(p.columns));
     in.x_elements = elements(random, rows * p.columns);
-    in.w_elements = elements(random, all * p.columns);
     in.x_scales = scales(random, rows * groups, 0.01F);
+    for (int64_t i = 0; i < rows * p.columns; ++i) {
+        const int64_t scale = i / p.columns * groups + i % p.columns / kBlock;
+        in.x.push_back(kE4m3Floats[in.x_elements[size_t(i)]] * in.x_scales[size_t(scale)]);
+    }
+    return in;
+}
+
+Quantised make_quantised(Random &random, const Product &p, Scaling scaling) {
+    Quantised in = make_inputs(random, p);
+    const int64_t groups = p.columns / kBlock, all = int64_t{p.experts} * p.rows;
+    in.w_elements = elements(random, all * p.columns);
     in.w_scales = scales(random, scaling == Scaling::rows ? all : 2 * all / kBlock * groups,
                          0.01F / std::sqrt(static_cast<float>(p.columns)));
     if (scaling == Scaling::blocks && !p.gated) { // a block has one
         for (size_t i = 0; i < in.w_scales.size(); i += 2) in.w_scales[i + 1] = in.w_scales[i];
-    }
-    for (int64_t i = 0; i < rows * p.columns; ++i) {
-        in.x.push_back(kE4m3Floats[in.x_elements[size_t(i)]] * in.x_scales[size_t(i / kBlock)]);
     }
     for (int64_t i = 0; i < all * p.columns; ++i) {
         const int64_t row = i / p.columns;
         in.w.push_back(
             kE4m3Floats[in.w_elements[size_t(i)]] *
             scale_of(p, scaling, in, row / p.rows, int32_t(row % p.rows), int32_t(i % p.columns)));
+    }
+    return in;
+}
+
+// Scales of a row reach from its largest to 2^-18 times that; some rows' are among the smallest that there are.
+Quantised make_in_mxfp4(Random &random, const Product &p) {
+    Quantised in = make_inputs(random, p);
+    const PackedShape shape{PackedForm::mxfp4_e4m3, p.rows, p.columns};
+    const auto rows = static_cast<size_t>(p.rows);
+    in.packed.resize(static_cast<size_t>(p.experts * shape.bytes()));
+    in.w_scales.resize(static_cast<size_t>(p.experts) * rows);
+    for (int32_t e = 0; e < p.experts; ++e) {
+        FourBitWeights w(random, PackedForm::mxfp4, p.rows, p.columns, 32, DType::bf16, false);
+        for (size_t i = 0; i < w.scale_bytes.size(); ++i) {
+            const bool small = draw(random, 0, 3) == 0, smallest = i / size_t(w.groups) % 29 == 3;
+            const auto below = static_cast<int32_t>(draw(random, 0, small ? 18 : 4));
+            w.scale_bytes[i] = static_cast<uint8_t>(smallest ? below : w.scale_bytes[i] - below);
+        }
+        pack_on_host({shape, DType::bf16, in.packed.data() + e * shape.bytes(),
+                      in.w_scales.data() + size_t(e) * rows},
+                     w.source());
+        for (int32_t r = 0; r < p.rows; ++r) {
+            for (int32_t c = 0; c < p.columns; ++c) in.w.push_back(w.value(r, c));
+        }
+    }
+    if (p.biased) {
+        std::normal_distribution<float> distribution(0, 1);
+        in.bias.resize(in.w_scales.size());
+        for (float &x : in.bias) x = distribution(random);
     }
     return in;
 }
@@ -104,10 +148,11 @@ struct Result {
 };
 
 Result multiply(const Product &p, const Quantised &in, Scaling scaling, DType type) {
-    const DeviceMemory x = upload(in.x_elements), w = upload(packed(in.w_elements, p)),
-                       of_x = upload(in.x_scales), of_w = upload(in.w_scales);
+    const DeviceMemory x = upload(in.x_elements), of_x = upload(in.x_scales),
+                       of_w = upload(in.w_scales), bias = upload(in.bias),
+                       w = in.in_mxfp4() ? upload(in.packed) : upload(packed(in.w_elements, p));
     const size_t turns = in.row_of.size(), width = size_t(p.gated ? p.rows / 2 : p.rows);
-    const size_t groups = turns * width / kBlock;
+    const size_t groups = turns * groups_of(int64_t(width));
     const DeviceMemory y = upload(std::vector<uint8_t>(2 * turns * width, 0xff)),
                        of_y = upload(std::vector<float>(groups, NAN));
     const ProductLists lists(p, in);
@@ -117,14 +162,17 @@ Result multiply(const Product &p, const Quantised &in, Scaling scaling, DType ty
     a.w = w.data();
     a.y = y.data();
     a.scales = {scaling, of_x.as<float>(), of_w.as<float>(), of_y.as<float>(), type};
-    check(launch_grouped(GroupedKernel::sm90, a, sms, nullptr));
+    if (!in.bias.empty()) a.bias = bias.as<float>();
+    check(in.in_mxfp4() ? launch_mxfp4_e4m3_sm90(a, sms, nullptr)
+                        : launch_grouped(GroupedKernel::sm90, a, sms, nullptr));
     Result result;
     result.everything = download<std::byte>(y, (p.gated ? 1 : 2) * turns * width);
     if (p.gated) {
         result.scales = download<float>(of_y, groups);
         for (size_t i = 0; i < turns * width; ++i) {
             const float x8 = kE4m3Floats[std::to_integer<uint8_t>(result.everything[i])];
-            result.y.push_back(x8 * result.scales[i / kBlock]);
+            const size_t scale = i / width * groups_of(int64_t(width)) + i % width / kBlock;
+            result.y.push_back(x8 * result.scales[scale]);
         }
         return result;
     }
@@ -147,6 +195,8 @@ std::vector<double> reference(const Product &p, const Inputs &in) {
                 for (int32_t i = 0; i < 4; ++i) sums[i] += double(x[c + i]) * double(w[c + i]);
             }
             y[size_t(r)] = sums[0] + sums[1] + sums[2] + sums[3];
+            if (!in.bias.empty())
+                y[size_t(r)] += double(in.bias[size_t(in.expert_of[t] * p.rows + r)]);
         }
         push_result(p, y, &out);
     }
@@ -161,9 +211,12 @@ void assert_quantised(const Result &got, const std::vector<double> &wanted, size
     for (const double x : wanted) squares += x * x / static_cast<double>(wanted.size());
     const double lost = 6e-3 * std::sqrt(squares);
     size_t bad = 0, other_scales = 0;
+    const size_t groups = groups_of(int64_t(width));
     for (size_t g = 0; g < got.scales.size(); ++g) {
         double most = 0;
-        for (size_t i = g * kBlock; i < (g + 1) * kBlock; ++i) {
+        const size_t row = g / groups * width, begin = row + g % groups * kBlock,
+                     end = std::min(begin + kBlock, row + width);
+        for (size_t i = begin; i < end; ++i) {
             most = std::max(most, std::fabs(wanted[i]));
         }
         const double scale = double(got.scales[g]);
@@ -176,7 +229,7 @@ void assert_quantised(const Result &got, const std::vector<double> &wanted, size
                               most);
             }
         }
-        for (size_t i = g * kBlock; i < (g + 1) * kBlock; ++i) {
+        for (size_t i = begin; i < end; ++i) {
             const double wrong = std::fabs(double(got.y[i]) - wanted[i]);
             const double limit = std::max(0.067 * std::fabs(wanted[i]), 0x1p-10 * scale) + lost;
             if (wrong <= limit) continue; // a NaN is not skipped
@@ -191,31 +244,40 @@ void assert_quantised(const Result &got, const std::vector<double> &wanted, size
              wanted.size(), other_scales, got.scales.size());
 }
 
+void check_product(const Product &p, const Quantised &in, Scaling scaling,
+                   const std::string &what) {
+    const std::vector<double> wanted = reference(p, in);
+    const auto width = static_cast<size_t>(p.gated ? p.rows / 2 : p.rows);
+    for (const DType type : {DType::bf16, DType::f16}) {
+        if ((p.gated || in.in_mxfp4()) && type == DType::f16) continue;
+        const Result got = multiply(p, in, scaling, type);
+        if (p.gated) {
+            assert_quantised(got, wanted, width, what);
+        } else {
+            // In f16 the error is that of the tensor cores' own sums of some 14 bits: up to
+            // 1.8e-3 among three million.
+            assert_near(got.y, wanted, width, type == DType::bf16 ? 6e-3 : 3e-3, what);
+            assert_close(got.y, wanted, tolerance(type), what.c_str());
+        }
+        const Result again = multiply(p, in, scaling, type);
+        if (again.everything != got.everything || again.scales != got.scales) {
+            fail_msg("%s: other bits in another run", what.c_str());
+        }
+    }
+}
+
 void check_product(const Product &p, uint64_t seed) {
     for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
         Random random(seed);
-        const Quantised in = make_quantised(random, p, scaling);
-        const std::vector<double> wanted = reference(p, in);
-        const auto width = static_cast<size_t>(p.gated ? p.rows / 2 : p.rows);
-        for (const DType type : {DType::bf16, DType::f16}) {
-            if (p.gated && type == DType::f16) continue;
-            const std::string what =
-                std::string(scaling == Scaling::rows ? "rows" : "blocks") + ", " + shape_name(p);
-            const Result got = multiply(p, in, scaling, type);
-            if (p.gated) {
-                assert_quantised(got, wanted, width, what);
-            } else {
-                // In f16 the error is that of the tensor cores' own sums of some 14 bits: up to
-                // 1.8e-3 among three million.
-                assert_near(got.y, wanted, width, type == DType::bf16 ? 6e-3 : 3e-3, what);
-                assert_close(got.y, wanted, tolerance(type), what.c_str());
-            }
-            const Result again = multiply(p, in, scaling, type);
-            if (again.everything != got.everything || again.scales != got.scales) {
-                fail_msg("%s: other bits in another run", what.c_str());
-            }
-        }
+        check_product(p, make_quantised(random, p, scaling), scaling,
+                      std::string(scaling == Scaling::rows ? "rows" : "blocks") + ", " +
+                          shape_name(p));
     }
+}
+
+void check_in_mxfp4(const Product &p, uint64_t seed) {
+    Random random(seed);
+    check_product(p, make_in_mxfp4(random, p), Scaling::rows, "mxfp4, " + shape_name(p));
 }
 
 void products_in_e4m3_are_the_references(void **) {
@@ -246,14 +308,40 @@ void products_in_e4m3_of_many_experts_are_the_references(void **) {
     check_product(p, kSeed + 92);
 }
 
+void products_in_mxfp4_are_the_references(void **) {
+    const std::vector<int32_t> one = {0, 0, 391}, single = {0, 1}, skewed = {2, 530, 1, 0, 9, 3};
+    uint64_t seed = kSeed + 100;
+    for (const auto &[rows, columns] : std::vector<std::pair<int32_t, int32_t>>{
+             {256, 128}, {64, 32}, {32, 64}, {704, 352}, {512, 640}, {5760 / 16, 2880 / 16}}) {
+        for (const auto &counts : {kRagged, one, single, skewed}) {
+            const auto experts = static_cast<int32_t>(counts.size());
+            for (const Activation kind : {Activation::silu, Activation::clamped_swiglu}) {
+                check_in_mxfp4({experts, rows / 32 * 32, columns / 16 * 16, true, kind, counts,
+                                true, kind != Activation::silu},
+                               ++seed);
+            }
+            check_in_mxfp4({experts, rows / 8 * 8, columns / 16 * 16, false, Activation::silu,
+                            counts, false, true},
+                           ++seed);
+        }
+    }
+    // More tiles than CTAs.
+    Product p{64, 1312, 288, true, Activation::clamped_swiglu, many_counts(kSeed + 91), true, true};
+    check_in_mxfp4(p, ++seed);
+    p.gated = p.gathered = false;
+    check_in_mxfp4(p, ++seed);
+}
+
 // A turn's result is the same bits whatever other turns there are.
 void a_turns_result_in_e4m3_depends_on_itself_alone(void **) {
-    for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
+    for (const Scaling scaling : {Scaling::rows, Scaling::blocks, Scaling::none}) {
         for (const bool gated : {true, false}) {
             const Product p{2, 512, 384, gated, Activation::silu, {140, 90}, false};
             Random random(kSeed + 93);
-            const Quantised in = make_quantised(random, p, scaling);
-            const std::vector<float> all = multiply(p, in, scaling, DType::bf16).y;
+            const Quantised in = scaling == Scaling::none ? make_in_mxfp4(random, p)
+                                                          : make_quantised(random, p, scaling);
+            const Scaling of = in.in_mxfp4() ? Scaling::rows : scaling;
+            const std::vector<float> all = multiply(p, in, of, DType::bf16).y;
             const int32_t width = gated ? p.rows / 2 : p.rows, groups = p.columns / kBlock;
             for (const int32_t turn : {0, 63, 64, 79, 80, 139, 140, 229}) {
                 Quantised alone = in;
@@ -263,7 +351,7 @@ void a_turns_result_in_e4m3_depends_on_itself_alone(void **) {
                                       in.x_scales.begin() + (turn + 1) * groups);
                 alone.row_of = {0};
                 alone.expert_of = {turn < 140 ? 0 : 1};
-                const std::vector<float> got = multiply(p, alone, scaling, DType::bf16).y;
+                const std::vector<float> got = multiply(p, alone, of, DType::bf16).y;
                 if (std::memcmp(got.data(), all.data() + turn * width, 4 * got.size()) != 0) {
                     fail_msg("turn %d alone has other bits", turn);
                 }
@@ -296,7 +384,8 @@ void what_is_not_finite_stays_so(void **) {
 // Nothing is launched where a result would be wrong.
 void what_has_no_kernel_is_refused(void **) {
     const DeviceMemory zeros = upload(std::vector<float>(1 << 16));
-    const auto refused = [&](const std::function<void(GroupedArguments *)> &change) {
+    const auto refused = [&](const std::function<void(GroupedArguments *)> &change,
+                             bool in_mxfp4 = false) {
         const Product p{1, 256, 128, true, Activation::silu, {5}, false};
         Random random(kSeed + 95);
         Inputs in;
@@ -308,7 +397,8 @@ void what_has_no_kernel_is_refused(void **) {
         const float *ones = zeros.as<float>() + (1 << 15);
         a.scales = {Scaling::rows, ones, ones, zeros.as<float>() + (1 << 14), DType::bf16};
         change(&a);
-        const cudaError_t status = launch_grouped(GroupedKernel::sm90, a, sms, nullptr);
+        const cudaError_t status = in_mxfp4 ? launch_mxfp4_e4m3_sm90(a, sms, nullptr)
+                                            : launch_grouped(GroupedKernel::sm90, a, sms, nullptr);
         check(cudaDeviceSynchronize());
         return status == cudaErrorInvalidValue;
     };
@@ -323,6 +413,12 @@ void what_has_no_kernel_is_refused(void **) {
         a->gated = false;
         a->scales.y_type = DType::f32;
     }));
+    assert_false(refused([&](GroupedArguments *a) { a->bias = zeros.as<float>(); }, true));
+    assert_true(refused([](GroupedArguments *a) { a->activation = Activation::gelu; }, true));
+    assert_true(refused([](GroupedArguments *a) { a->rows = 240; }, true));
+    assert_true(refused([](GroupedArguments *a) { a->columns = 72; }, true));
+    assert_true(refused([](GroupedArguments *a) { a->scales.scaling = Scaling::blocks; }, true));
+    assert_true(refused([](GroupedArguments *a) { a->gated = false, a->squared = true; }, true));
 }
 
 } // namespace
@@ -339,6 +435,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_in_e4m3_are_the_references),
         cmocka_unit_test(products_in_e4m3_of_many_experts_are_the_references),
+        cmocka_unit_test(products_in_mxfp4_are_the_references),
         cmocka_unit_test(a_turns_result_in_e4m3_depends_on_itself_alone),
         cmocka_unit_test(what_is_not_finite_stays_so),
         cmocka_unit_test(what_has_no_kernel_is_refused),

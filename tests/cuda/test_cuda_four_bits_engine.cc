@@ -34,9 +34,9 @@ void scores_are_as_good_as_those_of_expanded_weights(void **) {
         const double expanded = error_of_scores(golden, {"expanded", "none"});
         // A rounding may change a token's experts.
         const double most = has_experts(golden) ? 2.5 * expanded + 0.1 : 1.3 * expanded + 0.01;
-        for (const Way &way :
-             {Way{"packed"}, Way{"sm80", "stored", "tuning=0,attention=sm80"},
-              Way{"tuned", "stored", "tuning=1"}, Way{"steps of 64", "stored", "tuning=0", 64}}) {
+        for (const Way &way : {Way{"packed"}, Way{"sm80", "stored", "tuning=0,attention=sm80"},
+                               Way{"tuned", "stored", "tuning=at_once"},
+                               Way{"steps of 64", "stored", "tuning=0", 64}}) {
             good &= error_of_scores(golden, way) < most;
         }
     }

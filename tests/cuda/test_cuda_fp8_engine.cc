@@ -53,7 +53,7 @@ void scores_of_models_in_fp8_are_the_dequantised_references(void **) {
         good &= error < kStored && widened < 0.08 && error > widened;
         for (const Way &way : {Way{"residual in f32", "stored", "tuning=0,residual=f32"},
                                Way{"fast accumulation", "stored", "tuning=0,fast_accumulation=1"},
-                               Way{"tuned", "stored", "tuning=1"}}) {
+                               Way{"tuned", "stored", "tuning=at_once"}}) {
             good &= error_of_scores(golden, way) < kStored;
         }
     }
@@ -100,12 +100,12 @@ void checkpoints_of_four_bits_are_quantised_at_load(void **) {
 }
 
 // If the sizes of experts are not suitable, only attention and dense layers are in fp8, or nothing
-// is. A rounding may change a token's experts, in gpt_oss_bf16 even that to bf16
+// is. Experts in mxfp4 stay so, and the inputs of their products are in fp8. A rounding may change a token's experts, in gpt_oss_bf16 even that to bf16
 // (tests/cuda/test_cuda_engine.cc), in DeepSeek V3 a whole group of them; and norms in delta nets
 // make a small result, with its error, as large as any other.
 void models_with_experts_are_quantised_where_sizes_suit_it(void **) {
     bool good = true;
-    int32_t in_fp8 = 0, whole = 0;
+    int32_t in_fp8 = 0, whole = 0, in_mxfp4 = 0;
     for (const Golden &golden : golden_on_cuda()) {
         if (!has_experts(golden)) continue;
         const Way way{"experts", is_fp8(golden) ? "stored" : "fp8"};
@@ -114,12 +114,13 @@ void models_with_experts_are_quantised_where_sizes_suit_it(void **) {
         const std::string type = compute_type_of(engine);
         in_fp8 += type == "bf16, some products in fp8 (e4m3)";
         whole += type == "bf16, products in fp8 (e4m3)";
+        in_mxfp4 += type == "bf16, weights in mxfp4, some products in fp8 (e4m3)";
         const bool far =
             config_has(golden, "linear_num_value_heads") || config_has(golden, "\"deepseek_v3\"");
         const double factor = far ? 3 : config_has(golden, "\"gpt_oss\"") ? 2 : 1.5;
         good &= error_of_scores(golden, way) < factor * kQuantised;
     }
-    assert_true(good && in_fp8 >= 4 && whole >= 2);
+    assert_true(good && in_fp8 >= 4 && whole >= 2 && in_mxfp4 >= 1);
 }
 
 // All ways compute a row from the same numbers except for the order of float32 sums, which now and

@@ -101,6 +101,11 @@ class Steps {
     }
 
     int64_t replayed() const { return forward_->graphs().replayed(); }
+    // Of the last step: tokens that attend to latents in the plain form.
+    int32_t plain() const {
+        const StepAttention &step = forward_->parts().attention;
+        return step.tokens() - step.first_plain();
+    }
 
   private:
     std::unique_ptr<Forward> forward_;
@@ -376,6 +381,79 @@ void steps_of_many_tokens_are_the_reference(void **) {
     }
 }
 
+// A request's token, then a prefix and two prompts that continue it, in one step: the last three in the plain form.
+void prompts_attend_to_latents_in_the_plain_form(void **) {
+    constexpr int32_t kBefore = 70, kShared = 300, kOne = 401, kOther = 203;
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    const AttentionFamily *family = find_attention("sm90", properties.major, properties.minor);
+    if (family == nullptr) return;
+    struct Case {
+        DType element;
+        int32_t q_rank, plain, value;
+    };
+    for (const Case &c : {Case{DType::bf16, 72, 192, 256}, Case{DType::f16, 0, 128, 128},
+                          Case{DType::bf16, 72, 128, 128}, Case{DType::f16, 72, 192, 256}}) {
+        Random random(kSeed);
+        Model model = kinds::latents(4, 512, 64, c.q_rank, true, c.plain, c.value);
+        if (c.q_rank == 0) model.ropes[0].pairs = false;
+        place_keys_and_values(&model);
+        const auto memory =
+            reference::fill(&model, kSeed + 1, [&](float x) { return rounded(x, c.element); });
+        std::vector<int32_t> tokens[4]; // before, shared, own of one and of the other
+        for (size_t i = 0; i < 4; ++i) {
+            const int32_t count[] = {kBefore + 1, kShared, kOne, kOther};
+            for (int32_t t = 0; t < count[i]; ++t) {
+                tokens[i].push_back(static_cast<int32_t>(draw(random, 0, model.vocabulary - 1)));
+            }
+        }
+        const Setting setting{c.element, DType::f32, family, true, false, 1024};
+        Steps steps(model, setting);
+        TokenBatch first, second;
+        first.tokens.assign(tokens[0].begin(), tokens[0].end() - 1);
+        for (int32_t i = 0; i < kBefore; ++i) first.positions.push_back(i);
+        first.nodes.push_back({-1, 0, kBefore, 0, kBefore, false});
+        first.pages = {{{3, 1}, {{0, 0}}}};
+        steps.run(first, {});
+        assert_int_equal(steps.plain(), 0);
+        const auto add = [&](int32_t parent, int32_t start, int32_t from, size_t which) {
+            const auto begin = static_cast<int32_t>(second.tokens.size());
+            const auto count = static_cast<int32_t>(tokens[which].size());
+            for (int32_t i = from; i < count; ++i) {
+                second.tokens.push_back(tokens[which][static_cast<size_t>(i)]);
+                second.positions.push_back(start + i);
+            }
+            second.nodes.push_back({parent, start, count, begin, count - from, which == 1});
+        };
+        add(-1, 0, kBefore, 0);
+        add(-1, 0, 0, 1);
+        add(1, kShared, 0, 2);
+        add(1, kShared, 0, 3);
+        second.pages = {{{3, 1, 4, 9, 2, 23, 5, 6, 0, 11, 7, 8, 20, 12, 10, 15, 16, 17},
+                         {{0, 0}, {2, 0}, {7, 0}, {14, 0}}}};
+        const int32_t one = 1 + kShared, other = one + kOne;
+        const auto got =
+            steps.run(second, {0, 1, one - 1, one, other - 1, other, other + kOther - 1});
+        assert_int_equal(steps.plain(), kShared + kOne + kOther);
+        reference::Rows wanted;
+        const reference::Rows before = reference::logits(model, tokens[0], {});
+        wanted.push_back(before.back());
+        for (const size_t which : {2, 3}) {
+            std::vector<int32_t> row = tokens[1];
+            row.insert(row.end(), tokens[which].begin(), tokens[which].end());
+            const reference::Rows all = reference::logits(model, row, {});
+            if (which == 2) {
+                wanted.push_back(all[0]);
+                wanted.push_back(all[kShared - 1]);
+            }
+            wanted.push_back(all[kShared]);
+            wanted.push_back(all.back());
+        }
+        compare(got, wanted, limit_of(setting, model), false,
+                std::string(dtype_name(c.element)) + ", plain form");
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -389,6 +467,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(keys_and_values_in_e4m3_are_the_rounded_references),
         cmocka_unit_test(widened_keys_and_values_are_the_rounded_references),
         cmocka_unit_test(steps_of_many_tokens_are_the_reference),
+        cmocka_unit_test(prompts_attend_to_latents_in_the_plain_form),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

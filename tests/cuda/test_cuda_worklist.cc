@@ -62,7 +62,9 @@ Step random_step(std::mt19937_64 &random) {
             parent = step.add(parent, pick(random, 1, longest), pick(random, 0, 4) == 0 ? 1 : 0);
         }
         for (int32_t requests = pick(random, 1, 60); requests > 0; --requests) {
-            const int32_t tokens = pick(random, 0, 3) > 0 ? 1 : pick(random, 1, 400);
+            const int32_t kind =
+                pick(random, 0, 7); // decodes, checks proposed tokens, or is a prompt
+            const int32_t tokens = kind < 4 ? 1 : pick(random, 1, kind < 6 ? 17 : 400);
             step.add(parent, tokens + pick(random, 0, 1) * pick(random, 0, longest), tokens);
         }
     }
@@ -162,7 +164,10 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
         const bool from_scratch =
             options.wide_from_scratch && matrix && item.row_count * ratio > kNarrowRows;
         assert_true(item.row_count > 0);
-        assert_true(item.row_count * ratio <= (matrix ? kMatrixRows : kStreamRows));
+        const int32_t most = options.tile_rows == 0 ? (matrix ? kMatrixRows : kStreamRows) / ratio
+                             : matrix               ? options.matrix_tokens
+                                                    : options.stream_tokens;
+        assert_true(item.row_count <= std::max(1, most));
         assert_true(item.stretch[0].keys > 0); // sm90's consumers wait for the first stretch
         bool partial = false;
         int32_t first = INT32_MAX, last = 0; // positions of its queries
@@ -241,6 +246,41 @@ void every_key_is_read_once(void **) {
         step.give_back(options.window);
         Worklist list;
         step.build(options, &list);
+        check_list(step, options, list);
+    }
+}
+
+// As latents have it on sm90. The tiles of an item follow each other and cover its rows.
+void tiles_cover_every_row(void **) {
+    std::mt19937_64 random(seed_of_run());
+    for (int round = 0; round < 30; ++round) {
+        const Step step = random_step(random);
+        WorklistOptions options = random_options(random);
+        const int32_t heads[] = {20, 16, 128, 7};
+        options.heads = heads[pick(random, 0, 3)];
+        options.kv_heads = 1;
+        options.window = 0;
+        options.tile_rows = 64;
+        options.matrix_tokens = 16;
+        options.stream_tokens = std::max(1, 64 / options.heads);
+        options.tile_us = 2;
+        Worklist list;
+        step.build(options, &list);
+        std::vector<AttentionItem> whole;
+        int32_t matrix_items = 0;
+        for (size_t i = 0; i < list.items.size();) {
+            const AttentionItem item = list.items[i];
+            for (int32_t row = 0; row < item.row_count * options.heads; row += 64, ++i) {
+                assert_true(i < list.items.size());
+                assert_int_equal(list.items[i].row_begin, item.row_begin);
+                assert_int_equal(list.items[i].once, row);
+            }
+            whole.push_back(item);
+            if (static_cast<int32_t>(i) <= list.matrix_items) ++matrix_items;
+        }
+        list.stream_items = static_cast<int32_t>(whole.size()) - matrix_items;
+        list.matrix_items = matrix_items;
+        list.items = whole;
         check_list(step, options, list);
     }
 }
@@ -437,6 +477,7 @@ void a_worklist_keeps_nothing_of_the_last_step(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(every_key_is_read_once),
+        cmocka_unit_test(tiles_cover_every_row),
         cmocka_unit_test(tokens_that_see_each_other_read_later_keys_once),
         cmocka_unit_test(tokens_are_merged_in_the_order_of_their_last_items),
         cmocka_unit_test(with_widened_pages_every_key_is_read_once),

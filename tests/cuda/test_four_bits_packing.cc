@@ -106,6 +106,54 @@ void what_is_packed_is_the_weights(void **) {
     }
 }
 
+// For inputs in e4m3: as sm90_mxfp4_e4m3.cu reads it. Weights 2^-15 times a row's largest scale and smaller ones are 0.
+void mxfp4_for_inputs_in_e4m3_is_the_weights(void **) {
+    static constexpr float magnitudes[8] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    std::mt19937_64 random(seed_of_run());
+    for (const auto &[rows, columns] : std::vector<std::pair<int32_t, int32_t>>{
+             {64, 128}, {8, 32}, {72, 192}, {136, 416}, {256, 96}}) {
+        FourBitWeights weights(random, PackedForm::mxfp4, rows, columns, 32, DType::bf16, false);
+        std::vector<int32_t> largest(static_cast<size_t>(rows));
+        for (int32_t i = 0; i < rows * weights.groups; ++i) {
+            uint8_t &scale = weights.scale_bytes[static_cast<size_t>(i)];
+            scale = static_cast<uint8_t>(scale - random() % 18 -
+                                         (i / weights.groups % 3 == 1 ? 98 : 0));
+            int32_t &most = largest[static_cast<size_t>(i / weights.groups)];
+            most = std::max<int32_t>(most, scale);
+        }
+        const PackedShape shape{PackedForm::mxfp4_e4m3, rows, columns};
+        std::vector<std::byte> bytes(static_cast<size_t>(shape.bytes()));
+        std::vector<float> factors(static_cast<size_t>(rows));
+        pack_on_host({shape, DType::bf16, bytes.data(), factors.data()}, weights.source());
+        for (int32_t r = 0; r < rows; ++r) {
+            for (int32_t c = 0; c < columns; ++c) {
+                const int32_t warp = r % 64 / 16, g = r % 8, second = r % 16 / 8;
+                const int32_t i = c % 4 + c % 32 / 16 * 4, k = c % 64 / 32;
+                const int64_t codes =
+                    shape.cell(c / 128, r / 64) + c % 128 / 64 * half_bytes(shape.form);
+                const int64_t at =
+                    codes + (warp * 32 + g * 4 + c % 16 / 4) * 16 + k * 8 + second * 4;
+                uint32_t word;
+                std::memcpy(&word, &bytes[static_cast<size_t>(at)], 4);
+                const bool minus = (word >> (i < 4 ? 8 * i + 7 : 8 * i - 29) & 1u) != 0;
+                const int64_t of_scale = codes + kHalfCodes + (warp * 8 + g) * 4 + second * 2 + k;
+                const auto table = std::to_integer<int32_t>(bytes[static_cast<size_t>(of_scale)]);
+                assert_true(table % 8 == 0 && table < 128);
+                const float size = table == 0 ? 0
+                                              : std::ldexp(magnitudes[word >> 4 * i & 7u],
+                                                           table / 8 - kMxfp4Places);
+                const float got = (minus ? -size : size) * factors[static_cast<size_t>(r)];
+                const int32_t scale =
+                    weights.scale_bytes[static_cast<size_t>(r * weights.groups + c / 32)];
+                const bool kept = scale > std::max(7, largest[static_cast<size_t>(r)]) - 15;
+                if (got == (kept ? weights.value(r, c) : 0)) continue;
+                fail_msg("%d x %d: row %d, column %d is %g and not %g", rows, columns, r, c,
+                         double(got), double(weights.value(r, c)));
+            }
+        }
+    }
+}
+
 // q, k and v one after another; gate and up in turns of eight rows. What fills up rows and columns is zero.
 void matrices_are_fused(void **) {
     std::mt19937_64 random(seed_of_run());
@@ -234,6 +282,7 @@ void packed_matrices_are_no_larger(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(what_is_packed_is_the_weights),
+        cmocka_unit_test(mxfp4_for_inputs_in_e4m3_is_the_weights),
         cmocka_unit_test(matrices_are_fused),
         cmocka_unit_test(scales_of_all_sizes_are_kept),
         cmocka_unit_test(float16_scales_are_exact_in_bf16),

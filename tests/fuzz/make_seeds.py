@@ -5,6 +5,7 @@ They are small on purpose: a real model's tokenizer has megabytes, and a fuzzer 
 per second.
 """
 
+import base64
 import json
 import pathlib
 import struct
@@ -99,6 +100,34 @@ def rows():
     yield '{"id": 88888888888888888888888, "88888888888888888888888": 7, "stop": ["a"], "prompt": "x"}'
 
 
+def picture_rows():
+    """Golden rows: texts with files and with names, and conversations whose parts bring names or "data:" URLs."""
+    folder = TESTS / "golden/qwen3_vl_pictures"
+    made = json.loads((folder / "pictures.json").read_text())
+    names = [picture["file"] for picture in made["pictures"]]
+    files = [(folder / name).read_bytes() for name in names]
+
+    def one(flags, pictures, text):
+        items = b"".join(bytes([kind]) + len(data).to_bytes(2, "little") + data for kind, data in pictures)
+        return bytes([flags, len(pictures)]) + items + text.encode()
+
+    for i, row in enumerate(made["rows"]):
+        if len(row["pictures"]) > 3:
+            continue
+        yield "picture_rows", f"files_{i}", one(0, [(0, files[n]) for n in row["pictures"]], row["text"])
+        yield "picture_rows", f"names_{i}", one(0, [(1, names[n].encode()) for n in row["pictures"]], row["text"])
+        parts = json.loads(json.dumps(row["messages"]))
+        for message in parts:
+            for part in message["content"] if isinstance(message["content"], list) else ():
+                if part["type"] == "image":
+                    part["image"] = names[part["image"]]
+        yield "picture_rows", f"parts_{i}", one(1, [], json.dumps(parts))
+    url = "data:image/png;base64," + base64.b64encode(files[0]).decode()
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "image"}, {"type": "text", "text": "?"}]
+    text = json.dumps([{"role": "user", "content": parts}])
+    yield "picture_rows", "url", one(3, [(0, files[1][:100])], text)
+
+
 def seeds():
     for i, template in enumerate(TEMPLATES):
         for j, conversation in enumerate(CONVERSATIONS):
@@ -145,6 +174,8 @@ def seeds():
     # The small ones of each kind.
     for i, path in enumerate(path for path in sorted((TESTS / "image/pictures").iterdir()) if path.stat().st_size < 8192):
         yield "picture", path.name, bytes([i]) + path.read_bytes()
+
+    yield from picture_rows()
     for kind, text in ((0, 'root ::= "a" item* "b"\nitem ::= [a-c]{1,3} ("," item)?\n'), (0, 'root ::= root "x" | "\u00e9"'),
                        (1, 'start: pair ("," pair)*\npair: NAME ":" (NUMBER | "null"i)\nNAME: /[a-z_]+/\n%import common.NUMBER\n%ignore " "\n'),
                        (2, r"^(?:a|b{2,5})(?=c)[^\d\s]+\p{Lu}\u{1F600}$"), (3, r"(?P<y>\d{4})-(?i:ab?)\Z"), (16, 'root ::= "abc"')):

@@ -527,42 +527,43 @@ inline Model channel_delta(int32_t key_heads, int32_t value_heads, int32_t key_d
     return model;
 }
 
+inline Model latents(int32_t heads, int32_t rank, int32_t turned, int32_t q_rank, bool bias,
+                     int32_t plain_dim = 24, int32_t value_dim = 40) {
+    Model model = changed(plain(), [&](Layer *layer) {
+        Attention &a = layer->mixer.emplace<Attention>();
+        Latent &latent = a.latent;
+        latent.rank = rank;
+        latent.plain = plain_dim;
+        latent.turned = turned;
+        latent.value_dim = value_dim;
+        a.heads = heads;
+        a.kv_heads = 1;
+        a.head_dim = rank + turned;
+        a.rope = 0;
+        a.scale = 0.12F;
+        const int64_t hidden = 136;
+        if (q_rank > 0) {
+            latent.q_down.values = tensor(q_rank, hidden);
+            latent.q_norm = norm(NormKind::rms, q_rank);
+            if (bias) add_bias(&latent.q_down);
+        }
+        latent.down.values = tensor(rank + turned, hidden);
+        if (bias) add_bias(&latent.down);
+        latent.norm = norm(NormKind::rms, rank);
+        latent.up.values = tensor(int64_t{heads} * (plain_dim + value_dim), rank);
+        a.q.values = tensor(int64_t{heads} * latent.query_dim(), q_rank > 0 ? q_rank : hidden);
+        a.o.values = tensor(hidden, a.result_size());
+    });
+    model.ropes[0] = rope(turned);
+    model.ropes[0].pairs = turned == 64;
+    return model;
+}
+
 } // namespace kinds
 
 // Layers with latents, which no backend keeps in e4m3.
 inline std::vector<LayerKind> latent_layer_kinds() {
     using namespace kinds;
-    const auto latents = [](int32_t heads, int32_t rank, int32_t turned, int32_t q_rank,
-                            bool bias) {
-        Model model = changed(plain(), [&](Layer *layer) {
-            Attention &a = layer->mixer.emplace<Attention>();
-            Latent &latent = a.latent;
-            latent.rank = rank;
-            latent.plain = 24;
-            latent.turned = turned;
-            latent.value_dim = 40;
-            a.heads = heads;
-            a.kv_heads = 1;
-            a.head_dim = rank + turned;
-            a.rope = 0;
-            a.scale = 0.12F;
-            const int64_t hidden = 136;
-            if (q_rank > 0) {
-                latent.q_down.values = tensor(q_rank, hidden);
-                latent.q_norm = norm(NormKind::rms, q_rank);
-                if (bias) add_bias(&latent.q_down);
-            }
-            latent.down.values = tensor(rank + turned, hidden);
-            if (bias) add_bias(&latent.down);
-            latent.norm = norm(NormKind::rms, rank);
-            latent.up.values = tensor(int64_t{heads} * (24 + 40), rank);
-            a.q.values = tensor(int64_t{heads} * latent.query_dim(), q_rank > 0 ? q_rank : hidden);
-            a.o.values = tensor(hidden, a.result_size());
-        });
-        model.ropes[0] = rope(turned);
-        model.ropes[0].pairs = turned == 64;
-        return model;
-    };
     return {
         {"latents (DeepSeek V2 Lite)", [=] { return latents(4, 48, 16, 0, false); }},
         {"latents of latents of queries (DeepSeek V3)",

@@ -18,8 +18,9 @@ final class PictureTest {
     private static final String CHAT =
             "[{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, {\"type\": \"text\", \"text\": \"What is this?\"}]}]";
 
-    private static Engine engine() {
-        return Engine.create(EngineOptions.builder(GOLDEN).backend("cpu").computeType("f32").build());
+    private static Engine engine(Path... folders) {
+        return Engine.create(
+                EngineOptions.builder(GOLDEN).backend("cpu").computeType("f32").imageFolders(folders).build());
     }
 
     private static Rows with(Rows rows) {
@@ -41,6 +42,19 @@ final class PictureTest {
             Check.equal(Status.ROW_NULL, texts.get(2).status());
             Check.equal(Status.ROW_PICTURE, texts.get(4).status());
             Check.equal(Status.ROW_PICTURE, chats.get(4).status());
+        }
+    }
+
+    public static void rows_name_pictures() throws IOException {
+        List<List<?>> pictures = Arrays.asList(List.of("picture_0.png"),
+                List.of(Files.readAllBytes(GOLDEN.resolve("picture_0.png"))), List.of("none.png"));
+        Rows rows = with(Rows.ofText(TEXT, TEXT, TEXT).withPictures(pictures));
+        try (Engine engine = engine(GOLDEN); Results results = engine.generate(rows)) {
+            Check.that(Arrays.equals(results.get(0).tokens(), results.get(1).tokens()), "a name is as good as its file");
+            Check.equal(Status.ROW_PICTURE, results.get(2).status());
+        }
+        try (Engine engine = engine(); Results results = engine.generate(rows)) {
+            Check.equal(Status.ROW_PICTURE, results.get(0).status());
         }
     }
 

@@ -1100,6 +1100,25 @@ void what_of_gemma_4_is_not_computed_is_refused_by_name(void **) {
               BATCHLLM_ERROR_UNSUPPORTED, {"rope_type", "proportional"});
 }
 
+// Neither is among transformers' models.
+void mimo_and_pangu_are_known_decoders_by_other_names(void **) {
+    const Model mimo = must_load(family("mimo", R"("attention_bias": true)"));
+    assert_true(tensors_of(mimo) == tensors_of(must_load(family("qwen2", ""))));
+    assert_true(std::find(mimo.passed_over.begin(), mimo.passed_over.end(), "model.mtp_layers.") !=
+                mimo.passed_over.end());
+
+    const Model pangu = must_load(family("PanguEmbedded", R"("bias": true, "rope_theta": 5e5)"));
+    const Model llama_like =
+        must_load(family("llama", R"("attention_bias": true, "rope_theta": 5e5)"));
+    assert_true(tensors_of(pangu) != tensors_of(must_load(family("llama", ""))));
+    assert_true(pangu.ropes == llama_like.ropes);
+    assert_true(tensors_of(must_load(family("PanguEmbedded", R"("intermediate_size": 11008)"))) ==
+                tensors_of(llama_like));
+    assert_true(tensors_of(must_load(
+                    family("PanguEmbedded", R"("intermediate_size": 11008, "bias": false)"))) ==
+                tensors_of(must_load(family("llama", ""))));
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1725,6 +1744,7 @@ int main() {
         cmocka_unit_test(gemma_4_may_have_experts_beside_every_feed_forward),
         cmocka_unit_test(the_experts_of_gemma_4_need_their_keys),
         cmocka_unit_test(what_of_gemma_4_is_not_computed_is_refused_by_name),
+        cmocka_unit_test(mimo_and_pangu_are_known_decoders_by_other_names),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

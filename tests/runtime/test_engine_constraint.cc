@@ -140,7 +140,7 @@ std::string prompt_of(int32_t i) {
 
 // Rows of every rule and free ones, of the same prompts, with handles destroyed before the job runs.
 AnswersByRow run(const Shape &shape, const Way &way, batchllm_stats *stats = nullptr,
-                 int64_t *fed_tokens = nullptr) {
+                 int64_t *fed_tokens = nullptr, DraftWork *drafts = nullptr) {
     const std::unique_ptr<Engine> engine = make_engine(shape, fed_tokens);
     {
         std::vector<batchllm_constraint> handles;
@@ -156,6 +156,10 @@ AnswersByRow run(const Shape &shape, const Way &way, batchllm_stats *stats = nul
     const Status status = engine->run(nullptr, nullptr);
     if (!status.ok()) fail_msg("%s: %s", way.name, status.message().c_str());
     if (stats != nullptr) *stats = engine->stats();
+    if (drafts != nullptr) {
+        drafts->proposed += engine->draft_work().proposed;
+        drafts->accepted += engine->draft_work().accepted;
+    }
     return answers_of(*engine->poll(0));
 }
 
@@ -205,10 +209,11 @@ void compare(const AnswersByRow &expected, const AnswersByRow &found, const Way 
 void every_text_is_one_of_its_constraint_in_any_company(void **) {
     Ends ends, ends_in_company;
     int64_t fed_tokens = 0, preemptions = 0;
+    DraftWork drafts;
     for (const Way &way : ways()) {
         const AnswersByRow alone = run({}, way);
         check(alone, way, &ends);
-        std::vector<Shape> shapes(5);
+        std::vector<Shape> shapes(8);
         shapes[0].batches_in_flight = 2;
         shapes[1].batches_in_flight = 2;
         shapes[1].feeds_but_one_in = 3;
@@ -217,19 +222,26 @@ void every_text_is_one_of_its_constraint_in_any_company(void **) {
         shapes[3].batches_in_flight = 2;
         shapes[3].step_tokens = 24;
         shapes[4].kv_memory_bytes = 400'000;
+        for (size_t i = 5; i < shapes.size(); ++i) shapes[i].drafts = Drafts::always;
+        shapes[6].batches_in_flight = 2;
+        shapes[7].batches_in_flight = 2;
+        shapes[7].kv_memory_bytes = 400'000;
         for (size_t i = 0; i < shapes.size(); ++i) {
             batchllm_stats stats;
-            const AnswersByRow found = run(shapes[i], way, &stats, &fed_tokens);
+            const AnswersByRow found = run(shapes[i], way, &stats, &fed_tokens, &drafts);
             assert_int_equal(found.size(), alone.size());
             compare(alone, found, way, ("shape " + std::to_string(i)).c_str());
             check(found, way, &ends_in_company);
             preemptions += stats.preemptions;
         }
     }
-    print_message("%d stopped, %d cut; %d tokens fed, %d preemptions\n", int(ends.stopped),
-                  int(ends.cut), int(fed_tokens), int(preemptions));
+    print_message(
+        "%d stopped, %d cut; %d tokens fed, %d preemptions; %d tokens proposed, %d right\n",
+        int(ends.stopped), int(ends.cut), int(fed_tokens), int(preemptions), int(drafts.proposed),
+        int(drafts.accepted));
     assert_true(ends.stopped > 250 && ends.cut > 0);
     assert_true(fed_tokens > 1000 && preemptions > 0);
+    assert_true(drafts.accepted > 100 && drafts.proposed > drafts.accepted);
 }
 
 // `sim` draws tokens without a model: only the masks shape the text.

@@ -191,12 +191,14 @@ void a_row_ends_in_the_middle_of_accepted_tokens(void **) {
         }
         assert_string_equal(answers.at({4, 0}).text.c_str(), "<unused-");
         assert_true(engine->draft_work().accepted > 10);
+        assert_int_equal(engine->stats().draft_tokens, engine->draft_work().proposed);
+        assert_int_equal(engine->stats().draft_tokens_accepted, engine->draft_work().accepted);
     }
 }
 
 // ---- Rows that have none ----
 
-void rows_with_penalties_or_constraints_have_no_drafts(void **) {
+void rows_with_penalties_have_no_drafts(void **) {
     Shape shape;
     shape.drafts = Drafts::always;
     const auto engine = make_engine(shape);
@@ -221,6 +223,45 @@ void rows_with_penalties_or_constraints_have_no_drafts(void **) {
     add(engine.get(), "a prompt", 3, params, nullptr);
     assert_true(engine->run(nullptr, nullptr).ok());
     assert_true(engine->draft_work().accepted > 10);
+}
+
+// ---- Rows with a constraint ----
+
+// A text of so many pairs of tokens, in which forced tokens come again and again.
+AnswersByRow constrained(Drafts drafts, int32_t logprobs, DraftWork *work) {
+    Shape shape;
+    shape.drafts = drafts;
+    const auto engine = make_engine(shape);
+    ConstraintSpecification specification;
+    specification.kind = ConstraintSpecification::Kind::regex;
+    specification.text = "([ab]{6}(, colour: |; ))*";
+    batchllm_params params = default_params();
+    params.max_tokens = 120;
+    params.logprobs = logprobs;
+    params.ignore_eos = 1;
+    const batchllm_constraint handle = handle_of(engine.get(), specification);
+    for (uint64_t row = 0; row < 4; ++row) {
+        const std::string prompt = "abbaba, colour: " + std::to_string(row);
+        add(engine.get(), prompt, row, params, &handle);
+    }
+    assert_true(engine->run(nullptr, nullptr).ok());
+    *work = engine->draft_work();
+    return answers_of(*engine->poll(0));
+}
+
+void rows_with_a_constraint_keep_their_masks_and_forced_tokens(void **) {
+    for (const int32_t logprobs : {0, -1}) { // with log-probabilities no token is forced
+        DraftWork none, work;
+        const AnswersByRow without = constrained(Drafts::off, logprobs, &none);
+        const AnswersByRow with = constrained(Drafts::always, logprobs, &work);
+        assert_int_equal(none.proposed, 0);
+        print_message("%d proposed, %d right\n", int(work.proposed), int(work.accepted));
+        assert_true(work.accepted > 10);
+        for (const auto &[row, answer] : with) {
+            assert_int_equal(answer.status, BATCHLLM_OK);
+            assert_true(answer.tokens == without.at(row).tokens);
+        }
+    }
 }
 
 // ---- When a step has room ----
@@ -277,7 +318,8 @@ int main() {
         cmocka_unit_test(rows_have_the_tokens_that_they_have_without_drafts),
         cmocka_unit_test(models_with_states_have_no_drafts),
         cmocka_unit_test(a_row_ends_in_the_middle_of_accepted_tokens),
-        cmocka_unit_test(rows_with_penalties_or_constraints_have_no_drafts),
+        cmocka_unit_test(rows_with_penalties_have_no_drafts),
+        cmocka_unit_test(rows_with_a_constraint_keep_their_masks_and_forced_tokens),
         cmocka_unit_test(tokens_are_proposed_where_a_step_has_room),
     };
     return cmocka_run_group_tests_name("engine_drafts", tests, nullptr, nullptr);

@@ -474,11 +474,92 @@ void a_file_that_has_changed_fails_its_rows(void **) {
     }
     add(engine.get(), columns, false, params_of(golden));
     directory.write("a.png", golden.pictures[2]);
+    // But a row that is added now has the new picture.
+    Columns later;
+    later.add(golden.rows[0].text, {"a.png"}, BATCHLLM_PICTURE_NAME);
+    add(engine.get(), later, false, params_of(golden));
     const ResultsHandle results = run(engine.get());
-    assert_int_equal(results->count, 3);
-    for (int64_t i = 0; i < 3; ++i) {
-        assert_int_equal(results->statuses[i],
-                         results->tags[i] == 1 ? BATCHLLM_OK : BATCHLLM_ERROR_ROW_PICTURE);
+    assert_int_equal(results->count, 4);
+    for (int64_t i = 0; i < 4; ++i) {
+        const bool good = results->tags[i] == 1 || results->tags[i] == 3;
+        assert_int_equal(results->statuses[i], good ? BATCHLLM_OK : BATCHLLM_ERROR_ROW_PICTURE);
+    }
+}
+
+// Equal files are one picture, but each row asks only that its own file is still there.
+void an_equal_file_elsewhere_may_change_or_vanish(void **) {
+    const PictureGolden golden = goldens().front();
+    const TemporaryDirectory directory;
+    const std::string &picture = golden.pictures[static_cast<size_t>(golden.rows[0].pictures[0])];
+    assert_int_equal(golden.rows[0].pictures.size(), 1);
+    for (const char *name : {"a.png", "b.png", "c.png", "d.png"}) directory.write(name, picture);
+    const PicturesHandle pictures = make_pictures(golden.directory, {directory.path()});
+    batchllm_engine_options options = float32_options();
+    options.pictures = pictures.get();
+    for (const bool of_memory : {false, true}) {
+        const EngineHandle engine = make_engine(golden.directory, options);
+        Columns columns;
+        columns.add(golden.rows[0].text, {"a.png"}, BATCHLLM_PICTURE_NAME);
+        columns.add(golden.rows[0].text, {of_memory ? picture : "c.png"},
+                    of_memory ? BATCHLLM_PICTURE_BYTES : BATCHLLM_PICTURE_NAME);
+        columns.add(golden.rows[0].text, {"d.png"}, BATCHLLM_PICTURE_NAME);
+        add(engine.get(), columns, false, params_of(golden));
+        directory.write("a.png", "another");
+        std::filesystem::remove(directory.file("d.png"));
+        const ResultsHandle results = run(engine.get());
+        assert_int_equal(results->count, 3);
+        for (int64_t i = 0; i < 3; ++i) assert_int_equal(results->statuses[i], BATCHLLM_OK);
+        assert_int_equal(stats_of(engine).picture_loads, 1);
+        directory.write("a.png", picture);
+        directory.write("d.png", picture);
+    }
+}
+
+// Files of two models in one folder are found out before any row is.
+void a_processor_that_does_not_fit_the_tower_is_an_error_at_load(void **) {
+    struct Change {
+        const char *model, *file, *from, *to;
+        std::vector<std::string> says;
+    };
+    const Change changes[] = {
+        {"qwen3_vl_pictures",
+         "preprocessor_config.json",
+         "\"patch_size\": 8",
+         "\"patch_size\": 16",
+         {"preprocessor_config.json: patch_size", "16", "config.json: vision_config.patch_size"}},
+        {"qwen2_5_vl_pictures",
+         "preprocessor_config.json",
+         "\"merge_size\": 2",
+         "\"merge_size\": 1",
+         {"preprocessor_config.json: merge_size", "config.json: spatial_merge_size"}},
+        {"gemma3_pictures",
+         "processor_config.json",
+         "64",
+         "32",
+         {"processor_config.json: size", "config.json: vision_config.image_size"}},
+        {"mistral3_pictures",
+         "processor_config.json",
+         "\"spatial_merge_size\": 2",
+         "\"spatial_merge_size\": 1",
+         {"processor_config.json: spatial_merge_size", "config.json: spatial_merge_size"}},
+    };
+    for (const Change &change : changes) {
+        const TemporaryDirectory directory;
+        std::filesystem::copy(std::string("golden/") + change.model, directory.path());
+        std::string settings = read_bytes(directory.file(change.file));
+        const std::string_view from = change.from;
+        for (size_t at = settings.find(from); at != std::string::npos; at = settings.find(from)) {
+            settings.replace(at, from.size(), change.to);
+        }
+        directory.write(change.file, settings);
+        batchllm_engine_options options = float32_options();
+        options.model_dir = directory.path().c_str();
+        batchllm_engine *engine = nullptr;
+        assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_MODEL_FORMAT);
+        const std::string error = batchllm_last_error();
+        for (const std::string &part : change.says) {
+            if (error.find(part) == std::string::npos) fail_msg("%s", error.c_str());
+        }
     }
 }
 
@@ -617,6 +698,8 @@ int main(int count, char **values) {
         cmocka_unit_test(what_looks_at_tokens_copes_with_pictures),
         cmocka_unit_test(bad_pictures_are_errors_of_their_rows),
         cmocka_unit_test(a_file_that_has_changed_fails_its_rows),
+        cmocka_unit_test(an_equal_file_elsewhere_may_change_or_vanish),
+        cmocka_unit_test(a_processor_that_does_not_fit_the_tower_is_an_error_at_load),
         cmocka_unit_test(rows_wait_for_room_for_their_pictures),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

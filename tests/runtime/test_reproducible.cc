@@ -107,12 +107,12 @@ std::string backend_options_of(const Subject &subject, Random &random) {
     const auto drawn = [&](const char *name) {
         return std::string(name) + (between(random, 0, 1) == 0 ? "=0" : "=1");
     };
+    const std::string drafts = between(random, 0, 1) == 0 ? "drafts=off," : "drafts=always,";
     if (!machine().gpu()) {
-        const char *drafts = between(random, 0, 1) == 0 ? "off" : "always";
-        return subject.options + "page_tokens=" + std::to_string(16 * between(random, 1, 3)) +
-               ",drafts=" + drafts;
+        return subject.options + drafts +
+               "page_tokens=" + std::to_string(16 * between(random, 1, 3));
     }
-    return subject.options + "tuning_cache=none,attention=" + machine().attention + "," +
+    return subject.options + drafts + "tuning_cache=none,attention=" + machine().attention + "," +
            drawn("tuning") + "," + drawn("graphs") + "," + drawn("overlap") + "," +
            drawn("share_attention");
 }

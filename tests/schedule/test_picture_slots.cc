@@ -100,11 +100,35 @@ void a_picture_without_requests_leaves_once_no_batch_uses_it(void **) {
     assert_false(slots.remove(1)); // it never had a slot
 }
 
+// For want of pages, say: the next attempt may need other pictures in its place.
+void a_picture_taken_for_a_batch_that_stays_empty_holds_no_room(void **) {
+    PictureSlots slots(1, 10);
+    for (const int32_t number : {0, 1}) {
+        slots.add(number, 8);
+        slots.set_ready(number);
+    }
+    slots.begin_batch(2, 2);
+    assert_true(slots.take(0));
+    assert_int_equal(slots.take_changes().size(), 1);
+    slots.begin_batch(2, 2);
+    assert_true(slots.take(1));
+    assert_int_equal(slots.take_changes().size(), 2);
+    // But one that a batch in flight uses stays, though an empty batch has taken it too.
+    slots.set_ready(0);
+    slots.begin_batch(3, 2);
+    assert_true(slots.take(1));
+    slots.begin_batch(3, 2);
+    assert_false(slots.take(0));
+    slots.begin_batch(3, 3);
+    assert_true(slots.take(0));
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(pictures_in_slots_fit_and_stay_while_batches_use_them),
+        cmocka_unit_test(a_picture_taken_for_a_batch_that_stays_empty_holds_no_room),
         cmocka_unit_test(a_picture_without_requests_leaves_once_no_batch_uses_it),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

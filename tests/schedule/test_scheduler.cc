@@ -540,6 +540,25 @@ void tokens_that_only_one_rows_requests_share_are_computed_once(void **) {
     assert_int_equal(counts.own_tokens, 2 * 20 + 40 + 2 * 1);
 }
 
+// A plan may come from elsewhere. What is before a picture that has to be in one batch is still shared.
+void prefixes_that_end_inside_a_whole_picture_are_not_shared(void **) {
+    const std::vector<PlanPrefix> prefixes = {{0, 4, -1}, {0, 8, 0}, {0, 20, 1}};
+    SchedulerOptions options{100, 4, 400, 0, true};
+    options.picture_slots = 1;
+    options.picture_tokens = 10;
+    options.whole_pictures = true;
+    Scheduler scheduler(options);
+    scheduler.pictures().add(0, 10);
+    scheduler.pictures().set_ready(0);
+    const PromptPicture picture{5, 10, 0};
+    Several rows(2);
+    for (Request &request : rows.requests) request.pictures = {&picture, 1};
+    assert_true(scheduler.add(prefixes, {2, 0, rows.pointers}).ok());
+    const StepCounts counts = run_step_of(&scheduler);
+    assert_int_equal(counts.prefix_tokens, 4);
+    assert_int_equal(counts.own_tokens, 2 * 36);
+}
+
 } // namespace
 
 int main() {
@@ -559,6 +578,7 @@ int main() {
         cmocka_unit_test(looking_ahead_avoids_preemption),
         cmocka_unit_test(a_prefix_has_the_number_of_its_plan_until_another_begins),
         cmocka_unit_test(requests_of_an_earlier_plan_keep_their_prefix),
+        cmocka_unit_test(prefixes_that_end_inside_a_whole_picture_are_not_shared),
         cmocka_unit_test(tokens_that_only_one_rows_requests_share_are_computed_once),
         cmocka_unit_test(every_request_finishes_with_its_own_output_on_any_pool),
         cmocka_unit_test(tiny_pools_preempt_and_still_finish),

@@ -115,6 +115,35 @@ def test_rows_name_adapters():
     raises(Exception, "useAdapter: there is no adapter nobody", lambda: spark.transform(rows, use_adapter="nobody", **cpu).collect())
 
 
+def test_rows_have_pictures():
+    folder = pathlib.Path(__file__).resolve().parent.parent / "golden" / "qwen3_vl_pictures"
+    made = json.loads((folder / "pictures.json").read_text())
+    names = [picture["file"] for picture in made["pictures"]]
+    files = [bytearray((folder / name).read_bytes()) for name in names]
+    chosen = [i for _ in range(6) for i in (0, 1)]  # the same question about pictures 0 and 3
+    numbers = [made["rows"][i]["pictures"][0] for i in chosen]
+    common = dict(model=folder, backend="cpu", compute_type="f32", kv_memory_bytes=16 << 20, key_column="id", add_special=False,
+                  max_tokens=made["new_tokens"], image_column="page", image_folders=[folder])  # fmt: skip
+    text = made["rows"][0]["text"].replace("What is this?", "{question}")
+    for kind, pages in {"binary": files, "string": names, "array<binary>": [[one] for one in files],
+                        "array<string>": [[None, one] for one in names]}.items():  # fmt: skip
+        values = [(n, "What is this?", pages[numbers[n]]) for n in range(12)]
+        rows = session.createDataFrame(values + [(12, "x", None)], f"id long, question string, page {kind}")
+        for more in ({"template": "{question}", "chat": True}, {"template": text}):
+            metrics = spark.Metrics(session)
+            answers = spark.transform(rows, metrics=metrics, partitions=2, **common, **more)
+            found = {row.id: row for row in answers.collect()}
+            assert len(found) == 13 and (found[12].error is None) == ("chat" in more), (kind, found[12])
+            for n, i in enumerate(chosen):
+                expected = made["rows"][i]
+                end = next((t for t, margin in enumerate(expected["margins"]) if margin < 1e-3), len(expected["tokens"]))
+                assert found[n].error is None and found[n].tokens[:end] == expected["tokens"][:end], (kind, more, n, found[n].error)
+                assert found[n].page == pages[numbers[n]]
+            assert metrics.saving_ratio > 0.5, metrics
+    raises(Exception, "no column none", lambda: spark.transform(rows, template="{question}", **{**common, "image_column": "none"}))
+    raises(Exception, "has no pictures", lambda: spark.transform(rows, template="{question}", **{**common, "image_column": "id"}))
+
+
 def test_rows_are_embedded():
     rows = session.createDataFrame([(i, f"Row {i}") for i in range(6)], ["id", "prompt"])
     for row in spark.transform(rows, task="embed", pooling="mean", normalize=True, dimensions=8, model=model, backend="cpu",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import signal
 import sys
@@ -12,6 +13,7 @@ from typing import Any, NoReturn, Optional, Sequence
 
 from .engine import Engine
 from .errors import Error
+from .file_formats import is_remote
 from .files import run_files
 from .plan import ENLARGE
 from .sampling_params import PARAMETERS, Parameter, SamplingParams
@@ -79,6 +81,12 @@ def _parser() -> _Parser:
         "--chat", action="store_true", help="the text is the user's message, in the model's chat template"
     )
     rows.add_argument("--system", metavar="TEXT", help="with --chat: the system message")
+    rows.add_argument(
+        "--image-column", metavar="NAME", help="pictures: bytes of files, paths, or lists of these; with --chat before the text"
+    )
+    rows.add_argument(
+        "--images", action="append", metavar="DIR", help="paths of pictures lead into these folders (the input's folder)"
+    )
     tasks = run.add_argument_group("rows that are not continued")
     tasks.add_argument("--task", choices=TASKS, default="generate", help="embed: vectors; classify: labels (generate)")
     tasks.add_argument("--pooling", choices=("last", "mean", "first"), help="of vectors (as the model's files say)")
@@ -127,7 +135,7 @@ def _parser() -> _Parser:
     engine.add_argument("--quantize", choices=("none", "stored", "fp8"), help="fp8: compute all layers in fp8 (cuda)")
     engine.add_argument("--kv-type", choices=("auto", "fp8"), help="fp8: keys and values in fp8 (cuda)")
     engine.add_argument("--tensor-parallel", type=int, metavar="N", help="devices that work as one")
-    engine.add_argument("--drafts", choices=("off", "auto", "always"), help="auto: several tokens at once where a row's text repeats (off)")
+    engine.add_argument("--drafts", choices=("off", "auto", "always"), help="auto: several tokens at once where a row's text repeats (on a GPU)")
     engine.add_argument("--plan", metavar="FILE", help="a plan whose groups rows take")
     engine.add_argument("--reproducible", action="store_true", help="a row's results are the same bits whatever rows run with it")
     told = run.add_argument_group("what is told")
@@ -245,6 +253,7 @@ def _backend_options(given: argparse.Namespace) -> Optional[str]:
 def _run(given: argparse.Namespace) -> int:
     params, template = _params(given), _template(given)
     options = _storage_options(given.storage_options)
+    folders = given.images or ([] if given.image_column is None or is_remote(given.input) else [os.path.dirname(given.input) or "."])
     with Engine(
         given.model,
         backend=given.backend,
@@ -263,6 +272,7 @@ def _run(given: argparse.Namespace) -> int:
         adapters=given.adapters,
         adapter_memory_bytes=given.adapter_memory,
         reproducible=given.reproducible,
+        image_folders=folders,
         seed=given.engine_seed,
     ) as engine:
         for name, path in given.adapter:
@@ -276,6 +286,7 @@ def _run(given: argparse.Namespace) -> int:
             fields=given.fields,
             chat=given.chat,
             system=given.system,
+            image_column=given.image_column,
             params=params,
             columns=None if given.columns is None else given.columns.split(","),
             result_prefix=given.result_prefix,

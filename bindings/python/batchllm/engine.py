@@ -32,7 +32,7 @@ from .mistakes import mistake_of
 from .options import hinted
 from .params import Params, SamplingParams, params_column
 from .parsed import parser_of
-from .pictures import Images, images_list, open_pictures, picture_column
+from .pictures import Images, images_list, open_pictures, picture_column, picture_counts
 from .plan import Enlarge, Levels, Plan
 from .progress import Progress, ProgressOption, Reporter, reporter
 from .report import Report
@@ -140,8 +140,8 @@ class Engine:
         self._lock = threading.RLock()
         self._constraints = Constraints()
         self._adapters = Adapters()
-        pictures = open_pictures(model, image_folders) if model is not None and image_folders else None
-        native.batchllm_options_set_pictures(options, pictures)
+        self._pictures = open_pictures(model, image_folders) if model is not None and image_folders else None
+        native.batchllm_options_set_pictures(options, self._pictures)
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
         self._adapters.open(self._native, adapters)
         self._log.check()
@@ -202,6 +202,7 @@ class Engine:
         fields: Fields = "given",
         chat: bool = False,
         system: Optional[str] = None,
+        images: Union[Images, str, None] = None,
         on_error: OnError = "return",
         progress: ProgressOption = False,
         plan: Optional[Plan] = None,
@@ -218,13 +219,25 @@ class Engine:
         Answers may change with the order of fields.
         chat: the prompt becomes the user's message in the model's chat template.
         system: with chat, the system message before it.
+        images: the pictures of each row as in `generate`, or the name of the column that has them. With chat they come
+        before the template's text; otherwise the template has the model's placeholder for each.
 
         A row in which a value is missing gives a result with `error`. params, on_error, progress, plan, first_row and
         report are as in `generate`.
         """
-        prompts = prompts_of(frame, template, fields, chat, system)
+        given = frame[images] if isinstance(images, str) else images  # type: ignore[index]
+        pictures = None if given is None else images_list(given)
+        counts = None if pictures is None or not chat else picture_counts(pictures)
+        prompts = prompts_of(frame, template, fields, chat, system, counts)
         return self._generate(
-            prompts, params, on_error=on_error, progress=progress, plan=plan, first_row=first_row, report=report
+            prompts,
+            params,
+            on_error=on_error,
+            progress=progress,
+            plan=plan,
+            first_row=first_row,
+            report=report,
+            images=pictures,
         )
 
     @hinted
@@ -543,19 +556,22 @@ class Engine:
     # ---- Step by step ----
 
     @hinted
-    def add(self, rows: Rows, params: Params = None, *, tags: Optional[Sequence[int]] = None) -> range:
+    def add(
+        self, rows: Rows, params: Params = None, *, tags: Optional[Sequence[int]] = None, images: Optional[Images] = None
+    ) -> range:
         """Adds rows, which `run` or `step` then runs and `poll` returns. Returns their tags, which continue those of
         the rows added before (an empty range if `tags` is given).
 
         tags: one for each row. A tag must not be the number of a row in a call that still has rows, nor 2**40 or above
-        while calls overlap."""
+        while calls overlap.
+        images: as in `generate`."""
         job = Call()
         with self._lock:
             if tags is not None:
                 self._calls.refuse_taken(tags)
             calls = self._calls
             job.first_tag = calls.new_first_tag() if calls.active else calls.next_tag
-            self._add_job(job, rows, params, None, tags)
+            self._add_job(job, rows, params, None, tags, images)
         return range(job.first_tag, job.first_tag + job.rows) if tags is None else range(0)
 
     def build_groups(self) -> None:

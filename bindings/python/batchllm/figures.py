@@ -78,6 +78,7 @@ class EngineStats:
     adapter_wait_seconds: how long steps waited for adapters to be read.
     row_pictures, picture_loads: pictures of rows that have started, and how often one was computed.
     picture_prepare_seconds, picture_wait_seconds: how long threads prepared pictures, and how long steps waited for them.
+    draft_tokens, draft_tokens_accepted: tokens that drafts proposed and steps computed, and how many of these were right.
     """
 
     rows: int
@@ -116,3 +117,5 @@ class EngineStats:
     picture_loads: int
     picture_prepare_seconds: float
     picture_wait_seconds: float
+    draft_tokens: int
+    draft_tokens_accepted: int

@@ -80,6 +80,8 @@ class Figures:
             peak = stats.state_slots_peak
             found["states"] = {"slots_total": stats.state_slots_total, "slots_peak": peak,
                                "slot_bytes": stats.state_slot_bytes, "peak_bytes": peak * stats.state_slot_bytes}  # fmt: skip
+        if stats.draft_tokens:
+            found["drafts"] = {"proposed": stats.draft_tokens, "accepted": stats.draft_tokens_accepted}
         if stats.adapters:
             found["adapters"] = {"used": stats.adapters, "loads": stats.adapter_loads, "load_bytes": stats.adapter_load_bytes,
                                  "peak_bytes": stats.adapter_bytes_peak, "wait_seconds": stats.adapter_wait_seconds}  # fmt: skip

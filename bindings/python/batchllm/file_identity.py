@@ -53,6 +53,8 @@ def identity_of(
         "continuations_column": task.continuations_column,
         "continuations": task.continuations,
     }
+    if prompts.images is not None:
+        found["image_column"] = prompts.images
     if wanted.parsed:
         found["parsed"] = True
     if wanted.params.adapter is not None:

@@ -23,6 +23,9 @@ class FileResults(Protocol):
     def complete(self) -> Optional[tuple[int, int]]:
         """If an earlier run has finished the output: its rows, and how many of them failed."""
 
+    def use_pictures(self, pictures: Any) -> None:
+        """What reads the rows' pictures. Raises if one at a path has changed since an earlier run."""
+
     def is_done(self, chunk: int, first: int, end: int) -> bool:
         """Whether all rows of a chunk, [first, end), have results."""
 
@@ -85,6 +88,9 @@ class _Local:
 
     def complete(self) -> Optional[tuple[int, int]]:
         return (self._journal.rows_done, self._journal.failed) if self._journal.complete else None
+
+    def use_pictures(self, pictures: Any) -> None:
+        self._journal.use_pictures(pictures)
 
     def is_done(self, chunk: int, first: int, end: int) -> bool:
         return self._journal.count_done(first, end) == end - first
@@ -161,6 +167,9 @@ class _Remote:
 
     def complete(self) -> Optional[tuple[int, int]]:
         return self._ended
+
+    def use_pictures(self, pictures: Any) -> None:
+        """Beside an output at a URL nothing is known of pictures."""
 
     def is_done(self, chunk: int, first: int, end: int) -> bool:
         return chunk in self._done

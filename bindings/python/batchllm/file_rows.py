@@ -12,6 +12,7 @@ from .file_formats import Reader, listed
 from .frames import optional, samples_as_lists
 from .params import SamplingParams, asked_logprobs
 from .parsed import Parser, parser_of
+from .pictures import picture_counts
 from .results import Results
 from .table import Fields, Table, fields_of
 from .task_rows import Task, with_labels
@@ -26,9 +27,29 @@ class Prompts:
     fields: Fields
     chat: bool
     system: Optional[str]
+    images: Optional[str] = None
+    """The column of pictures."""
 
     def check(self, reader: Reader) -> set[str]:
         """The columns that prompts are made from. Raises if they are missing or have another type."""
+        return self._prompt_columns(reader) | self._image_columns(reader)
+
+    def _image_columns(self, reader: Reader) -> set[str]:
+        if self.images is None:
+            return set()
+        if self.images not in reader.columns:
+            raise InvalidArgumentError(
+                f"image_column: {reader.path} has no column {self.images!r}; it has {listed(reader.columns)}"
+            )
+        kind = reader.schema.field(self.images).type
+        if not holds_pictures(kind):
+            raise InvalidArgumentError(
+                f"image_column: {reader.path}: column {self.images!r} is {kind}: pictures are bytes of files, paths, structs"
+                " with bytes, or lists of these"
+            )
+        return {self.images}
+
+    def _prompt_columns(self, reader: Reader) -> set[str]:
         if self.template is None and self.column not in reader.columns:
             raise InvalidArgumentError(
                 f"prompt_column: {reader.path} has no column {self.column!r}; it has {listed(reader.columns)}"
@@ -51,7 +72,17 @@ class Prompts:
         if self.template is None and not self.chat:
             return None
         template = self.template if self.template is not None else "{" + self.column + "}"
-        return Table(rows, template, fields=self.fields, chat=self.chat, system=self.system)
+        images = self.images_of(rows) if self.chat else None
+        counts = None if images is None else picture_counts(images)
+        return Table(rows, template, fields=self.fields, chat=self.chat, system=self.system, pictures=counts)
+
+    def images_of(self, chunk: Any, open_rows: Optional[list[int]] = None) -> Optional[list[Any]]:
+        """The pictures of a chunk's rows, or of the open ones; None: the rows have none."""
+        if self.images is None:
+            return None
+        column = chunk.column(self.images)
+        found: list[Any] = (column if open_rows is None else column.take(open_rows)).to_pylist()
+        return found
 
     def rows(self, chunk: Any, open_rows: Optional[list[int]], texts: bool = False) -> Any:
         """The engine's input for a chunk. open_rows: only these rows; None: all. texts: texts, not a table."""
@@ -77,6 +108,15 @@ class Prompts:
         column = Chats(given.data, given.offsets) if self.chat else Texts(given.data, given.offsets)
         nulls = [i for i, text in enumerate(made) if text is None]
         return Sparse(column, nulls) if nulls else column
+
+
+def holds_pictures(kind: Any) -> bool:
+    """Whether a column of this type can hold the pictures of rows."""
+    types = optional("pyarrow", "run_files").types
+    one = _items(kind) or kind
+    text = types.is_string(one) or types.is_string_view(one) or types.is_binary(one) or types.is_binary_view(one)
+    tensor = getattr(one, "storage_type", None) is not None  # of Ray and pyarrow
+    return bool(text or _is_text(one) or tensor or types.is_struct(one) and one.get_field_index("bytes") >= 0)
 
 
 def _is_text(kind: Any) -> bool:

@@ -70,6 +70,7 @@ def run_files(
     fields: Fields = "given",
     chat: bool = False,
     system: Optional[str] = None,
+    image_column: Optional[str] = None,
     params: Optional[SamplingParams] = None,
     columns: Optional[Sequence[str]] = None,
     result_prefix: str = "",
@@ -104,6 +105,9 @@ def run_files(
     prompt_column: the column with texts, lists of token ids or lists of chat messages; None: "prompt".
     template, fields, chat, system: build prompts from several columns, as in `Engine.generate_table`. With chat but
     without a template, prompt_column holds the user's message.
+    image_column: the column of pictures: bytes of files, paths, structs with `bytes` (as Hugging Face's datasets store
+    pictures), or lists of these. With chat they come before the text; otherwise the prompt has the model's placeholder
+    for each. Paths lead to files in the engine's image_folders; by default those of a new engine are the input's folder.
     params: for all rows.
     columns: the input's columns to pass through; None: all.
     result_prefix: put before the names of the results' columns: text, finish_reason, error, prompt_tokens,
@@ -152,7 +156,9 @@ def run_files(
         raise ValueError("continuations: conversations cannot be scored")
     if template is not None and prompt_column is not None:
         raise ValueError("prompt_column and template both say what the prompts are")
-    prompts = Prompts("prompt" if prompt_column is None else prompt_column, template, fields, chat, system)
+    prompts = Prompts("prompt" if prompt_column is None else prompt_column, template, fields, chat, system, image_column)
+    if image_column is not None and job_task.scores:
+        raise ValueError("image_column: rows with pictures cannot be scored")
     if source == target or (os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target)):
         raise InvalidArgumentError(f"{target}: is the input")
     folder = os.path.dirname(target)
@@ -193,9 +199,13 @@ def run_files(
             options = dict(engine_options or {})
             if adapters is not None:
                 options["adapters"] = adapters
+            if image_column is not None and not is_remote(source):
+                options.setdefault("image_folders", [os.path.dirname(source) or "."])
             engine = opened = Engine(engine, **options)
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, adapter_column, storage_options)
         results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
+        if image_column is not None and engine._pictures is not None:
+            results.use_pictures(engine._pictures)
         complete = results.complete()
         if complete is not None:
             return FilesReport(complete[0], complete[1], complete[0], None)
@@ -460,7 +470,8 @@ class _Run:
         given = self._prompts.rows(table, rows, task.scores)
         if not task.scores:
             params = task.params(self._engine, given_params) or given_params
-            self._engine.add(given, params, tags=tags)  # type: ignore[arg-type]
+            images = self._prompts.images_of(table, rows)
+            self._engine.add(given, params, tags=tags, images=images)  # type: ignore[arg-type]
             return
         if task.continuations_column is None:
             lists = [task.continuations] * len(tags)

@@ -114,6 +114,17 @@ class Journal:
 
     # ---- Results ----
 
+    def use_pictures(self, pictures: Any) -> None:
+        """pictures: an engine with image_folders. The files that it reads for rows are listed beside the output, so that
+        the job is not resumed after one of them has changed. Raises JournalMismatchError if one has."""
+        handle = getattr(pictures, "_pictures", pictures)
+        if handle is None:
+            raise ValueError("pictures: the engine has no image_folders")
+        try:
+            native.batchllm_journal_use_pictures(self._open(), handle)
+        except JournalMismatchError as fault:
+            raise JournalMismatchError(f"{fault}; force starts over", fault.status) from None
+
     def append_lines(
         self, rows: Sequence[int], lines: Iterable[str], failed: Optional[Sequence[bool]] = None
     ) -> None:

@@ -51,6 +51,17 @@ def images_list(images: Any) -> list[Any]:
     return list(images)
 
 
+def picture_items(row: Any) -> tuple[Union[bytes, str], ...]:
+    """A row's pictures as bytes of files and as names, which can be sent and compared."""
+    items = (_item(picture) for picture in _pictures_of(row))
+    return tuple(item.decode() if kind == native.BATCHLLM_PICTURE_NAME else item for kind, item in items)
+
+
+def picture_counts(images: Sequence[Any]) -> array[int]:
+    """How many pictures each row has."""
+    return array("i", [len(_pictures_of(row)) for row in images])
+
+
 def picture_column(images: Sequence[Any]) -> PictureColumn:
     rows, offsets, kinds = array("q", [0]), array("q", [0]), bytearray()
     data = bytearray()

@@ -24,7 +24,7 @@ from .options import no_option
 from .params import SamplingParams
 from .prefix_ranges import Item, PrefixRanges, PromptSample
 from .ray_engine import RowEngine
-from .ray_rows import CONSTRAINTS, RayRows, arrow, places
+from .ray_rows import CONSTRAINTS, RayRows, arrow, places, sort_keys
 from .task_rows import Task
 
 __all__ = ["Metrics", "transform"]
@@ -120,6 +120,7 @@ def transform(
     template: Optional[str] = None,
     chat: bool = False,
     system: Optional[str] = None,
+    image_column: Optional[str] = None,
     params: Optional[SamplingParams] = None,
     key_column: Optional[str] = None,
     continuations_column: Optional[str] = None,
@@ -160,6 +161,9 @@ def transform(
     prompt_column: the column with texts, lists of token ids or lists of chat messages.
     template, chat, system: build prompts from several columns, as in `Engine.generate_table`. With chat but without a
     template, prompt_column holds the user's message.
+    image_column: the column of pictures: bytes of files, paths, arrays (as ray.data.read_images makes them), or lists of
+    these. With chat they come before the text; otherwise the prompt has the model's placeholder for each. Paths lead to
+    files in image_folders, an option of the engines: directories at the same paths on every node.
     params: for all rows. The columns max_tokens_column to adapter_column give each row its own parameters; where
     they are null, `params` applies.
     key_column: a column of integers that identify rows. A row's key and the seeds determine its random numbers. Without
@@ -190,7 +194,7 @@ def transform(
     ray = optional("ray", "batchllm.ray")
     optional("ray.data", "batchllm.ray")
     rows = RayRows(
-        Prompts(prompt_column, template, "given", chat, system),
+        Prompts(prompt_column, template, "given", chat, system, image_column),
         key_column,
         continuations_column,
         _columns(
@@ -213,6 +217,8 @@ def transform(
         given = engine_options["adapters"]
         one = isinstance(given, (str, os.PathLike))
         engine_options["adapters"] = _directory(given) if one else {name: _directory(path) for name, path in given.items()}
+    if engine_options.get("image_folders"):
+        engine_options["image_folders"] = [_directory(folder) for folder in engine_options["image_folders"]]
     schema = dataset.schema()
     if schema is None:  # no rows
         return dataset
@@ -315,7 +321,7 @@ def _engines(ray: Any, gpus: float) -> int:
 def _sampled(rows: RayRows, capacity: int, start_bytes: int, block: Any) -> Any:
     """A block -> one row: the beginnings of some prompts, and how often some keys occur."""
     pa = arrow()
-    prompts = rows.bytes_of(block)
+    prompts = sort_keys(rows.bytes_of(block), rows.images_of(block))
     keys = rows.keys_of(block)
     given = [i for i, prompt in enumerate(prompts) if prompt is not None]
     draw = random.Random(zlib.crc32((prompts[given[0]] or b"") if given else b"") + len(prompts))
@@ -359,7 +365,7 @@ def _take_sample(dataset: Any, rows: RayRows, sample: PromptSample) -> bool:
 
 def _put(rows: RayRows, ranges: PrefixRanges, block: Any) -> Any:
     """A block with the partition of each row in a column."""
-    prompts = rows.bytes_of(block)
+    prompts = sort_keys(rows.bytes_of(block), rows.images_of(block))
     own = places(rows.keys_of(block), prompts)
     found = [ranges.partition(prompt, place >> 1) for prompt, place in zip(prompts, own)]
     return block.append_column(_PLACE, arrow().array(found, arrow().int32()))

@@ -15,7 +15,7 @@ from .mistakes import mistake_of
 from .params import SamplingParams
 from .prefix_ranges import windows
 from .progress import reporter
-from .ray_rows import RayRows, arrow, identities
+from .ray_rows import Images, RayRows, arrow, identities, sort_keys
 from .results import Results
 from .task_rows import Task, add_scored
 
@@ -27,27 +27,39 @@ _Rows = Sequence[Optional[bytes]]
 class _Row:
     """A row in the engine, and the equal rows that take its answer."""
 
-    def __init__(self, prompt: Optional[bytes], params: SamplingParams, continuations: Any) -> None:
-        self.what = prompt, params, continuations
+    def __init__(
+        self, prompt: Optional[bytes], params: SamplingParams, continuations: Any, images: Optional[Images]
+    ) -> None:
+        self.what = prompt, params, continuations, images
         self.wanted: list[tuple[_Window, int]] = []
 
 
 class _Window:
     """Rows of a block that are planned together."""
 
-    def __init__(self, block: Any, prompts: _Rows, tags: Sequence[int], params: Sequence[SamplingParams], scored: Any) -> None:
+    def __init__(
+        self,
+        block: Any,
+        prompts: _Rows,
+        tags: Sequence[int],
+        params: Sequence[SamplingParams],
+        scored: Any,
+        images: Optional[Sequence[Images]],
+    ) -> None:
         self.block = block
         self.prompts = prompts
         self.tags = tags
         self.params = params
         self.scored = scored
+        self.images = images
         self.left = len(tags)
         self.waiting: list[int] = []  # rows whose tags are taken by other rows in the engine
         self.answers: list[Any] = []  # batches
         self.places: list[tuple[int, int, int]] = []  # row, sample, number in the batches
 
     def row(self, at: int) -> _Row:
-        return _Row(self.prompts[at], self.params[at], None if self.scored is None else self.scored[at])
+        scored = None if self.scored is None else self.scored[at]
+        return _Row(self.prompts[at], self.params[at], scored, None if self.images is None else self.images[at])
 
     def take(self, batch: Any, found: Sequence[tuple[int, int, int]]) -> None:
         """Adds answers of some rows: (row, sample, number in the batch)."""
@@ -123,12 +135,14 @@ class RowEngine:
 
     def _windows(self, block: Any) -> Iterator[_Window]:
         prompts = self._rows.bytes_of(block)
-        tags = identities(self._rows.keys_of(block), prompts, self._repeated)
+        images = self._rows.images_of(block)
+        sorted_by = sort_keys(prompts, images)
+        tags = identities(self._rows.keys_of(block), sorted_by, self._repeated)
         params = self._rows.params_of(block)
         scored = self._rows.continuations_of(block)
-        order = sorted(range(len(prompts)), key=lambda i: (prompts[i] or b"", tags[i]))
+        order = sorted(range(len(prompts)), key=lambda i: (sorted_by[i] or b"", tags[i]))
         block = block.drop_columns(self._dropped)
-        for part in windows([prompts[i] for i in order], *self._limits):
+        for part in windows([sorted_by[i] for i in order], *self._limits):
             rows = [order[i] for i in part]
             yield _Window(
                 block.take(arrow().array(rows, arrow().int64())),
@@ -136,6 +150,7 @@ class RowEngine:
                 [tags[i] for i in rows],
                 [params[i] for i in rows],
                 None if scored is None else [scored[i] for i in rows],
+                None if images is None else [images[i] for i in rows],
             )
 
     def _empty(self, block: Any) -> Any:
@@ -177,14 +192,15 @@ class RowEngine:
     def _add(self, window: _Window, rows: Sequence[int]) -> None:
         column = self._rows.column_of([window.prompts[at] for at in rows])
         tags = array("Q", (window.tags[at] for at in rows))
+        images = None if window.images is None else [window.images[at] for at in rows]
         if window.scored is not None:
             add_scored(self._engine, column, [window.scored[at] for at in rows], tags, self._rows.params)
         elif self._task is not None:
-            self._engine.add(column, self._task, tags=tags)  # type: ignore[arg-type]
+            self._engine.add(column, self._task, tags=tags, images=images)  # type: ignore[arg-type]
         else:
             params = [window.params[at] for at in rows]
             same = all(one is params[0] for one in params)
-            self._engine.add(column, params[0] if same else params, tags=tags)
+            self._engine.add(column, params[0] if same else params, tags=tags, images=images)
 
     def _refusal(self, params: SamplingParams) -> Optional[str]:
         """Why the constraint or the adapter of these parameters cannot be used, as a row's error; None if they can."""

@@ -7,12 +7,13 @@ import hashlib
 import json
 from array import array
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Union
 
 from .columns import Chats, Sparse, Texts, Tokens, from_texts
-from .file_rows import Prompts, without_nulls
+from .file_rows import Prompts, holds_pictures, without_nulls
 from .frames import optional
 from .params import SamplingParams, asked_logprobs
+from .pictures import picture_items
 from .prefix_ranges import TOKEN_BYTES
 from .results import Results
 from .task_rows import Task, with_labels
@@ -21,6 +22,9 @@ CONSTRAINTS = ("choices", "regex", "json_schema", "grammar", "lark_grammar")
 """Constraints that rows may have in a column of their own."""
 
 _WHAT = "batchllm.ray"
+
+Images = tuple[Union[bytes, str], ...]
+"""The pictures of a row."""
 
 
 def arrow() -> Any:
@@ -49,6 +53,7 @@ class RayRows:
         named = {"key_column": self.key_column, "continuations_column": self.continuations_column, **self.param_columns}
         if self.prompts.template is None:
             named["prompt_column"] = self.prompts.column
+        named["image_column"] = self.prompts.images
         for option, name in named.items():
             if name is not None and name not in names:
                 raise ValueError(f"{option}: there is no column {name!r}; there are {', '.join(map(repr, names))}")
@@ -57,9 +62,18 @@ class RayRows:
                 raise ValueError(f"the rows have a column {name!r}, and so have the results: give a result_prefix")
         if self.key_column is not None and not arrow().types.is_integer(schema.field(self.key_column).type):
             raise TypeError(f"column {self.key_column!r}: {schema.field(self.key_column).type} is no integer")
+        if self.prompts.images is not None and not holds_pictures(schema.field(self.prompts.images).type):
+            raise TypeError(
+                f"column {self.prompts.images!r}: {schema.field(self.prompts.images).type}: pictures are bytes of files, paths,"
+                " arrays, or lists of these"
+            )
+        if self.prompts.images is not None and self.continuations_column is not None:
+            raise ValueError("image_column: rows with pictures cannot be scored")
         if not self.generates and "adapter" in self.param_columns:
             raise ValueError("adapter_column: only for rows that generate text; other rows have the adapter in params")
         self.kind = self._kind(schema)
+        if self.prompts.images is not None and self.kind == "tokens":
+            raise ValueError("image_column: rows with pictures are texts or conversations")
         if self.continuations_column is not None and self.kind == "chat":
             raise ValueError("continuations_column: conversations cannot be scored")
 
@@ -100,6 +114,11 @@ class RayRows:
             found: list[Optional[bytes]] = column.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
             return found
         return _token_bytes(column)
+
+    def images_of(self, block: Any) -> Optional[list[Images]]:
+        """The pictures of rows; None: they have none."""
+        found = self.prompts.images_of(block)
+        return None if found is None else [picture_items(row) for row in found]
 
     def column_of(self, rows: Sequence[Optional[bytes]]) -> Any:
         """The engine's input, made from such bytes."""
@@ -206,6 +225,21 @@ def identities(keys: Optional[Sequence[int]], prompts: Sequence[Optional[bytes]]
     if keys is not None and not repeated:
         return [key & 0xFFFFFFFFFFFFFFFF for key in keys]
     return places(keys, prompts)
+
+
+def sort_keys(prompts: Sequence[Optional[bytes]], images: Optional[Sequence[Images]]) -> Sequence[Optional[bytes]]:
+    """Bytes that put rows together that share a beginning: the prompts, behind hashes of their pictures if they have some.
+    Rows with equal bytes are equal."""
+    if images is None:
+        return prompts
+    return [
+        None if prompt is None else b"".join(map(_picture_hash, own)) + prompt for prompt, own in zip(prompts, images)
+    ]
+
+
+def _picture_hash(picture: Union[bytes, str]) -> bytes:
+    data, kind = (picture.encode(), b"name") if isinstance(picture, str) else (picture, b"bytes")
+    return hashlib.blake2b(data, digest_size=16, person=kind).digest()
 
 
 def places(keys: Optional[Sequence[int]], prompts: Sequence[Optional[bytes]]) -> list[int]:

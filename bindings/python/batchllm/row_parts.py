@@ -64,8 +64,12 @@ def add_part(
             tags,
             params,
         )
+    elif pictures is not None and isinstance(column, Table):
+        native.batchllm_add_table_picture_rows(
+            engine, column._native, pictures.rows, pictures.data, pictures.offsets, pictures.kinds, tags, params
+        )
     elif pictures is not None and not isinstance(column, Nulls):
-        raise TypeError("images: rows with pictures are texts or conversations")
+        raise TypeError("images: rows with pictures are texts, conversations or a table")
     elif isinstance(column, Nulls):
         native.batchllm_add_null_rows(engine, tags, params)
     elif isinstance(column, Table):

@@ -30,7 +30,7 @@ __all__ = ["Metrics", "transform"]
 # The options of Java's BatchLlmOptions, which documents each one; their Java names are promptColumn and so on.
 _OPTIONS = frozenset({
     "prompt_column", "messages_column", "template", "fields", "chat", "system", "key_column", "continuations_column", "max_tokens_column", "temperature_column", "seed_column",
-    "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "adapter_column", "result_prefix", "parsed",
+    "choices_column", "regex_column", "json_schema_column", "grammar_column", "lark_grammar_column", "adapter_column", "image_column", "image_folders", "result_prefix", "parsed",
     "model", "backend", "devices", "compute_type", "backend_options", "plan_path", "plan", "enlarge", "threads",
     "levels", "min_prefix_tokens", "kv_memory_bytes", "kv_memory_fraction", "step_tokens", "max_request_tokens",
     "max_requests", "adapter_memory_bytes", "adapters", "use_adapter", "reproducible", "idle_seconds",
@@ -138,6 +138,8 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
             value = schema_of(value)
         elif name == "adapters":
             value = {adapter: os.fspath(path) for adapter, path in value.items()}
+        elif name == "image_folders":
+            value = [os.fspath(folder) for folder in ([value] if isinstance(value, (str, os.PathLike)) else value)]
         elif isinstance(value, tuple):
             value = list(value)
         elif name in _TEXTS and isinstance(value, str):

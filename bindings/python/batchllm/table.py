@@ -39,10 +39,18 @@ class Table:
     field.
     chat: prompts become conversations with the template's text as the user's message.
     system: with chat, the system message before it.
+    pictures: with chat, how many pictures each row has, which come before the template's text.
     """
 
     def __init__(
-        self, frame: Frame, template: str, *, fields: Fields = "given", chat: bool = False, system: Optional[str] = None
+        self,
+        frame: Frame,
+        template: str,
+        *,
+        fields: Fields = "given",
+        chat: bool = False,
+        system: Optional[str] = None,
+        pictures: Optional[Sequence[int]] = None,
     ) -> None:
         if not isinstance(template, str):
             raise TypeError(f"template is one {type(template).__name__}: a str is expected")
@@ -54,6 +62,8 @@ class Table:
         for i, name in enumerate(names):
             native.batchllm_frame_name(filled, i, name.encode())
         _fill(filled, frame, names)
+        if pictures is not None:
+            native.batchllm_frame_pictures(filled, array("i", pictures))
         self._row_index = index_of(frame)
         self._native = native.batchllm_table_create_from(
             filled, template.encode("utf-8", "surrogatepass"), number, int(chat), (system or "").encode("utf-8", "surrogatepass")
@@ -118,15 +128,19 @@ class TableSlices:
 
     rows_each = 65_536
 
-    def __init__(self, frame: Frame, template: str, chat: bool, system: Optional[str]) -> None:
+    def __init__(
+        self, frame: Frame, template: str, chat: bool, system: Optional[str], pictures: Optional[Sequence[int]] = None
+    ) -> None:
         self._frame, self._template, self._chat, self._system = frame, template, chat, system
+        self._pictures = pictures
 
     def __iter__(self) -> Iterator[Table]:
         rows = _rows_of(self._frame)
         for begin in range(0, max(1, rows), self.rows_each):
             end = min(rows, begin + self.rows_each)
             some = self._frame if rows <= self.rows_each else _sliced(self._frame, begin, end)
-            yield Table(some, self._template, chat=self._chat, system=self._system)
+            counts = None if self._pictures is None else self._pictures[begin:end] if rows else self._pictures
+            yield Table(some, self._template, chat=self._chat, system=self._system, pictures=counts)
 
 
 def index_of(rows: Any) -> Any:
@@ -157,17 +171,29 @@ def _sliced(frame: Any, begin: int, end: int) -> Any:
 
 
 def prompts_of(
-    frame: Union[Frame, Table], template: Optional[str], fields: Fields, chat: bool, system: Optional[str]
+    frame: Union[Frame, Table],
+    template: Optional[str],
+    fields: Fields,
+    chat: bool,
+    system: Optional[str],
+    pictures: Optional[Sequence[int]] = None,
 ) -> Union[Table, TableSlices]:
     """The prompts of a frame, as a whole or in slices."""
     if isinstance(frame, Table) or template is None or fields != "given":
-        return table_of(frame, template, fields, chat, system)
+        return table_of(frame, template, fields, chat, system, pictures)
     if not isinstance(template, str):
         raise TypeError(f"template is one {type(template).__name__}: a str is expected")
-    return TableSlices(frame, template, chat, system)
+    return TableSlices(frame, template, chat, system, pictures)
 
 
-def table_of(frame: Union[Frame, Table], template: Optional[str], fields: Fields, chat: bool, system: Optional[str]) -> Table:
+def table_of(
+    frame: Union[Frame, Table],
+    template: Optional[str],
+    fields: Fields,
+    chat: bool,
+    system: Optional[str],
+    pictures: Optional[Sequence[int]] = None,
+) -> Table:
     """The table of a frame, or the frame itself if it is a table."""
     if isinstance(frame, Table):
         if template is not None:
@@ -175,7 +201,7 @@ def table_of(frame: Union[Frame, Table], template: Optional[str], fields: Fields
         return frame
     if template is None:
         raise TypeError("template is missing")
-    return Table(frame, template, fields=fields, chat=chat, system=system)
+    return Table(frame, template, fields=fields, chat=chat, system=system, pictures=pictures)
 
 
 def _fill(filled: native.batchllm_frame, frame: Frame, names: Sequence[str]) -> None:

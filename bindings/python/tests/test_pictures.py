@@ -4,6 +4,8 @@ import importlib
 import json
 import os
 import pathlib
+import shutil
+import tempfile
 import unittest
 
 import batchllm
@@ -87,6 +89,111 @@ class Pictures(unittest.TestCase):
             images = getattr(module, column)([BYTES[row["pictures"][0]] for row in rows])
             with engine() as made:
                 self.assert_said(made.generate([row["text"] for row in rows], PARAMS, images=images), rows)
+
+    def test_tables_have_pictures(self):
+        rows = [row for row in ROWS[:2]]  # a picture, then the question
+        images = [BYTES[row["pictures"][0]] for row in rows]
+        frame = {"question": ["What is this?", "What is this?"], "page": images}
+        with engine(image_folders=[MODEL]) as made:
+            self.assert_said(made.generate_table(frame, "{question}", PARAMS, chat=True, images="page"), rows)
+            names = [[FILES[row["pictures"][0]]] for row in rows]
+            self.assert_said(made.generate_table(frame, "{question}", PARAMS, chat=True, images=names), rows)
+            text = rows[0]["text"].replace("What is this?", "{question}")
+            self.assert_said(made.generate_table(frame, text, PARAMS, images=images), rows)
+            table = batchllm.Table(frame, "{question}", chat=True, fields="reorder", pictures=[1, 1])
+            self.assertIn('{"type":"image"}', table[0])
+            self.assertEqual([result.ok for result in made.generate_table(table, params=PARAMS, images=images)], [True, True])
+            missing = made.generate_table({"q": [None, "x"]}, "{q}", PARAMS, chat=True, images=[BYTES[0], None])
+            self.assertEqual([result.ok for result in missing], [False, True])
+            with self.assertRaises(batchllm.InvalidArgumentError):
+                batchllm.Table(frame, "{question}", chat=True, pictures=[1])
+
+    def test_files_have_columns_of_pictures(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+        import pyarrow.parquet
+
+        rows = [row for row in ROWS if len(row["pictures"]) <= 2]
+        numbers = [row["pictures"] for row in rows]
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        for name in FILES:
+            shutil.copy(MODEL / name, folder / name)
+        of_datasets = pyarrow.list_(pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())]))
+        structs = [[{"bytes": BYTES[n], "path": None} for n in own] for own in numbers]
+        columns = {
+            "bytes": [[BYTES[n] for n in own] for own in numbers],
+            "paths": [[FILES[n] for n in own] for own in numbers],
+            "structs": pyarrow.array(structs, of_datasets),
+        }
+        given = folder / "in.parquet"
+        pyarrow.parquet.write_table(pyarrow.table({"prompt": [row["text"] for row in rows], **columns}), given)
+        options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20, "threads": 2}
+        first = None
+        for name in columns:
+            out = folder / f"{name}.parquet"
+            done = batchllm.run_files(
+                MODEL, given, out, image_column=name, params=PARAMS, columns=["prompt"], chunk_rows=3, engine_options=options
+            )
+            self.assertEqual((done.rows, done.failed), (len(rows), 0))
+            table = pyarrow.parquet.read_table(out)
+            first = first or table
+            self.assertEqual(table.column("text").to_pylist(), first.column("text").to_pylist())
+            self.assertEqual(table.column("prompt_tokens").to_pylist(), [len(row["prompt"]) for row in rows])
+            self.assertEqual((folder / f"{name}.parquet.pictures").exists(), name == "paths")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "image_column"):
+            batchllm.run_files(MODEL, given, folder / "no.parquet", image_column="none", engine_options=options)
+
+    def test_files_of_messages_and_of_fields_have_pictures(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+        import pyarrow.csv
+
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        rows = ROWS[:2]
+        for row in rows:
+            shutil.copy(MODEL / FILES[row["pictures"][0]], folder)
+        paths = [FILES[row["pictures"][0]] for row in rows]
+        table = pyarrow.table({"question": ["What is this?"] * 2, "page": paths})
+        pyarrow.csv.write_csv(table, folder / "in.csv")
+        with engine(image_folders=[folder]) as made:
+            for more in ({"prompt_column": "question"}, {"template": "What is this?\n-{question}", "fields": "reorder"}):
+                out = folder / f"{len(more)}.csv"
+                done = batchllm.run_files(
+                    made, folder / "in.csv", out, chat=True, image_column="page", params=PARAMS, chunk_rows=1, **more
+                )
+                self.assertEqual(done.failed, 0)
+                tokens = pyarrow.csv.read_csv(out).column("prompt_tokens").to_pylist()
+                shorter = 0 if "template" not in more else min(tokens[0], 40) - len(rows[0]["prompt"])
+                self.assertEqual(tokens, [len(row["prompt"]) + shorter for row in rows])
+
+    def test_a_file_is_not_resumed_with_other_pictures(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+        import pyarrow.csv
+
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        shutil.copy(MODEL / FILES[0], folder / "a.png")
+        pyarrow.csv.write_csv(pyarrow.table({"prompt": [ROWS[0]["text"]], "page": ["a.png"]}), folder / "in.csv")
+
+        def run(made, **more):
+            return batchllm.run_files(made, folder / "in.csv", folder / "out.csv", image_column="page", params=PARAMS, **more)
+
+        with engine(image_folders=[folder]) as made:
+            run(made)
+            shutil.copy(MODEL / FILES[1], folder / "a.png")
+            with self.assertRaisesRegex(batchllm.JournalMismatchError, "a.png"):
+                run(made, resume=True)
+            self.assertEqual(run(made, force=True).failed, 0)
+            with batchllm.Journal(folder / "own") as journal:
+                journal.use_pictures(made)
+        with engine() as made, batchllm.Journal(folder / "own") as journal, self.assertRaises(ValueError):
+            journal.use_pictures(made)
 
     def test_what_is_wrong_is_said(self):
         text = ROWS[0]["text"]

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import io
+import json
 import os
 import pathlib
 import random
@@ -202,6 +203,40 @@ class Transform(unittest.TestCase):
         self.assertEqual([i for i in range(6) if found[i]["r_error"] is None], [0, 4])
         self.assertTrue(found[1]["r_error"].startswith("ROW_NULL"), found[1])
         self.assertEqual((found[3]["r_text"], found[3]["r_finish_reason"]), (None, "error"))
+
+    def test_rows_have_pictures(self):
+        folder = GOLDEN / "qwen3_vl_pictures"
+        made = json.loads((folder / "pictures.json").read_text())
+        names = [picture["file"] for picture in made["pictures"]]
+        files = [(folder / name).read_bytes() for name in names]
+        chosen = [i for _ in range(3) for i in (0, 1)]  # the same question about pictures 0 and 3
+        numbers = [made["rows"][i]["pictures"][0] for i in chosen]
+        few = {
+            "params": SamplingParams(max_tokens=made["new_tokens"], add_special=False), "chat": True, "prompt_column": "question",
+            "image_column": "page", "image_folders": [folder], **CPU, "kv_memory_bytes": 16 << 20, "compute_type": "f32",
+        }  # fmt: skip
+        columns = {
+            "bytes": pyarrow.array([files[n] for n in numbers], pyarrow.binary()),
+            "names": [names[n] for n in numbers],
+            "lists": pyarrow.array([[files[n]] for n in numbers], pyarrow.list_(pyarrow.binary())),
+        }
+        for kind, pages in columns.items():
+            rows = dataset({"id": list(range(6)), "question": ["What is this?"] * 6, "page": pages}, 2)
+            metrics = batchllm.ray.Metrics()
+            found = by_key(batchllm.ray.transform(rows, folder, partitions=2, metrics=metrics, **few))
+            self.assertEqual(metrics.errors, 0, kind)
+            for row, i in enumerate(chosen):
+                expected = made["rows"][i]
+                end = next((t for t, margin in enumerate(expected["margins"]) if margin < 1e-3), len(expected["tokens"]))
+                self.assertEqual(list(found[row]["tokens"])[:end], expected["tokens"][:end], (kind, row))
+        arrays = [[[[n * 60, 0, 9]] * 40] * 30 for n in (1, 2)]
+        pixels = ray.data.from_items([{"id": i, "question": "What is this?", "page": numpy.array(one, "uint8")} for i, one in enumerate(arrays)])
+        found = by_key(batchllm.ray.transform(pixels, folder, **few))
+        self.assertEqual([found[i]["error"] for i in range(2)], [None, None])
+        with self.assertRaisesRegex(ValueError, "image_column"):
+            batchllm.ray.transform(rows, folder, **{**few, "image_column": "none"})
+        with self.assertRaisesRegex(TypeError, "pictures are"):
+            batchllm.ray.transform(rows, folder, **{**few, "image_column": "id"})
 
     def test_texts_templates_and_conversations(self):
         few = {"params": SamplingParams(max_tokens=4, logprobs=1), "key_column": "id", **CPU}

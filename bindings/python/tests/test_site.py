@@ -31,6 +31,7 @@ class Site(unittest.TestCase):
             reference = (pathlib.Path(site) / "reference-c.html").read_text()
             for name in ("batchllm_engine_create", "batchllm_params", "batchllm_journal_open"):
                 self.assertIn(f'id="{name.replace("_", "-")}"', reference)
+            self.assertIn(">Planning: ", (pathlib.Path(site) / "concepts.html").read_text().partition("<article")[2])  # a link to planning.md by its title
             self.assertIn("batchllm.Engine.generate", (pathlib.Path(site) / "reference-python.html").read_text())
 
 

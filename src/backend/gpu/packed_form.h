@@ -6,11 +6,19 @@
 
 namespace batchllm {
 
-// int4: integers with scales and zero points, whose number says how many columns share them.
-enum class PackedForm : uint8_t { int4_128, int4_32, mxfp4, nvfp4 };
+// int4: integers with scales and zero points, whose number says how many columns share them. mxfp4_e4m3: mxfp4 for
+// products with inputs in e4m3.
+enum class PackedForm : uint8_t { int4_128, int4_32, mxfp4, nvfp4, mxfp4_e4m3 };
 
 constexpr bool is_int4(PackedForm form) {
     return form == PackedForm::int4_128 || form == PackedForm::int4_32;
+}
+constexpr bool is_mxfp4(PackedForm form) {
+    return form == PackedForm::mxfp4 || form == PackedForm::mxfp4_e4m3;
+}
+// Those that have Packing::factors.
+constexpr bool has_factors(PackedForm form) {
+    return form == PackedForm::nvfp4 || form == PackedForm::mxfp4_e4m3;
 }
 // Columns of a scale.
 constexpr int32_t scale_columns(PackedForm form) {
@@ -29,7 +37,7 @@ struct Packing {
     // Rows of gate and of up take turns, eight each.
     bool turns = false;
     bool ordered = false; // packed columns are columns of W in another order
-    // On the device: [rows], or of experts [experts, rows], null: 1; and [columns], where ordered, the columns of W.
+    // On the device, of nvfp4 and mxfp4_e4m3: [rows], or of experts [experts, rows], null: 1; and [columns], where ordered, the columns of W.
     const float *factors = nullptr;
     const int32_t *order = nullptr;
 };

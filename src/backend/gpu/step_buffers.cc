@@ -29,6 +29,8 @@ int64_t wide_page_bytes(const AttentionShape &shape) {
     return 2 * gpu_page_tokens * shape.kv_heads * shape.head_dim * 2;
 }
 
+constexpr int64_t most_latent_expanded = int64_t{1} << 30;
+
 // Whether any sublayer's result is stored in memory before it is added to the residual stream.
 bool has_deltas(const Model &model, const StepForm &form) {
     return form.deltas ||
@@ -93,6 +95,12 @@ void add_latents(const Model &model, const StepForm &form, int64_t rows, StepBuf
         raise(latent_of_down, a->latent.q_down ? a->q.rows() : 0);
         raise(latent_queries, int64_t{a->heads} * padded_key_dim(*a));
         raise(latent_made, int64_t{a->heads} * padded_value_dim(*a));
+        if (!form.plain_latents || form.element == DType::f32 || !expands_latents(*a)) continue;
+        // Prompts of a step and three times as many tokens before them.
+        const int64_t page =
+            int64_t{2} * a->heads * gpu_page_tokens * latent_head_dim * dtype_bytes(form.element);
+        const int64_t pages = std::min(4 * rows / gpu_page_tokens, most_latent_expanded / page);
+        of[latent_expanded] = std::max(of[latent_expanded], pages * page);
     }
 }
 
@@ -104,7 +112,9 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
     for (const AttentionShape &shape : shapes.all) {
         most_out = std::max(most_out, shape.out_size());
         most_heads = std::max<int64_t>(most_heads, shape.heads);
-        most_kv_heads = std::max<int64_t>(most_kv_heads, shape.kv_heads);
+        // In the plain form, a head of its own for each of queries.
+        most_kv_heads =
+            std::max<int64_t>(most_kv_heads, shape.latent() ? shape.heads : shape.kv_heads);
     }
     StepBuffers &of = *out;
     of.partials = form.partials * rows;
@@ -160,7 +170,8 @@ void add_experts(const Model &model, const StepForm &form, int64_t rows, StepBuf
     of[turn_counts] = rounded_up(rows, routed_tokens) / routed_tokens * experts * number;
     of[expert_tiles] = (all / expert_tile_rows + experts) * expert_tile_bytes + number;
     of[expert_activated] = all * width * element;
-    of[expert_scales] = form.experts_in_e4m3 ? all * (width / scaled_elements) * number : 0;
+    const int64_t groups = rounded_up(width, scaled_elements) / scaled_elements;
+    of[expert_scales] = form.experts_in_e4m3 ? all * groups * number : 0;
     of[expert_made] = all * model.hidden * element;
 }
 
@@ -197,6 +208,12 @@ int64_t last_columns(const Mixer &mixer) {
 }
 
 int64_t head_rows(const Model &model) { return rounded_up(model.head.rows(), 16); }
+
+bool expands_latents(const Attention &a) {
+    const Latent &of = a.latent;
+    return of.rank == 512 && of.turned == latent_turned &&
+           ((of.plain == 192 && of.value_dim == 256) || (of.plain == 128 && of.value_dim == 128));
+}
 
 AttentionShapes attention_shapes(const Model &model) {
     AttentionShapes shapes;

@@ -27,6 +27,10 @@ inline int32_t padded_key_dim(const Attention &a) {
 inline int32_t padded_value_dim(const Attention &a) {
     return a.latent ? padded_rank(a.latent.rank) : padded_head_dim(a.head_dim);
 }
+// Whether a prompt's tokens may attend in the plain form, to keys and values that are made of latents for every head in each
+// step (cuda/latent/latent.h), and the size of such heads.
+inline constexpr int32_t latent_head_dim = 256;
+bool expands_latents(const Attention &a);
 // Elements that a token keeps.
 inline int64_t padded_kept(const Attention &a) {
     return (a.latent ? 1 : 2) * int64_t{a.kv_heads} * padded_key_dim(a);
@@ -71,7 +75,8 @@ struct StepForm {
     // rebuilt in that way, separately for each shape of attention. The layers use the room one
     // after another.
     int64_t partials = 6;
-    bool state_chunks = true; // layers with a state process prompts in chunks
+    bool state_chunks = true;  // layers with a state process prompts in chunks
+    bool plain_latents = true; // expands_latents() counts
     // For layers with matrices in e4m3: the scales of a row before them, and whether a result is
     // not added to the residual stream by its product.
     int64_t normed_scales = 0, attended_scales = 0, activated_scales = 0;
@@ -108,10 +113,11 @@ enum class StepBuffer : uint8_t {
     logits,   // [logits_rows, head_rows()] f32
     samples,  // [rows]
     // Latents.
-    latent_normed,  // [rows, q_rank]
-    latent_of_down, // [rows, heads * query_dim]
-    latent_queries, // [rows, heads * padded keys]
-    latent_made,    // [rows, heads * padded values]
+    latent_normed,   // [rows, q_rank]
+    latent_of_down,  // [rows, heads * query_dim]
+    latent_queries,  // [rows, heads * padded keys]
+    latent_made,     // [rows, heads * padded values]
+    latent_expanded, // [pages][heads][keys, values][tokens of a page][latent_head_dim]
     // Attention.
     partial_out, // [partials * rows, heads, padded] f32
     partial_lse, // [partials * rows, heads]
@@ -127,7 +133,7 @@ enum class StepBuffer : uint8_t {
     turn_counts,      // [blocks, experts]
     expert_tiles,     // of turns, then their number
     expert_activated, // [turns, width]
-    expert_scales,    // [turns, width / 128]
+    expert_scales,    // [turns, width / 128, rounded up]
     expert_made,      // [turns, hidden]
     // Data that is sent to the device. Sizes are those of a first step; they grow.
     sections,     // kTokens, kPositions, kPages and kWanted of a StepInput

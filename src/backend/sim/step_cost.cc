@@ -168,27 +168,29 @@ void StepCost::add_attention(const AttentionLayers &one) {
 
 void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double hidden) {
     const bool on_gpu = costs_.gpu;
-    std::visit(Visitor{[](const NoMixer &) {},
-                       [&](const Attention &a) {
-                           const Weight &q = a.first_q();
-                           add_product(on_gpu ? double(first_rows(layer.mixer)) * hidden
-                                              : elements(q) + elements(a.k) + elements(a.v) +
-                                                    elements(a.gate) + elements(a.latent.down),
-                                       packed.first.has_value());
-                           if (a.latent.q_down) add_product(elements(a.q));
-                           add_product(elements(a.latent.up));
-                           add_product(on_gpu ? double(last_columns(layer.mixer)) * hidden
-                                              : elements(a.o),
-                                       packed.last.has_value());
-                           const int64_t kept = on_gpu ? padded_kept(a) : a.kept_size();
-                           add_attention({a.window, a.heads, a.kv_heads,
-                                          on_gpu ? padded_key_dim(a) : a.head_dim,
-                                          on_gpu ? padded_value_dim(a) : a.value_dim(), kept});
-                           elementwise_bytes_ += rope_bytes * double(a.q_size() + a.kept_size());
-                       },
-                       // No description of a device says what these take (sim_options.cc).
-                       [](const LinearAttention &) {}, [](const ShortConvolution &) {}},
-               layer.mixer);
+    std::visit(
+        Visitor{[](const NoMixer &) {},
+                [&](const Attention &a) {
+                    const Weight &q = a.first_q();
+                    add_product(on_gpu ? double(first_rows(layer.mixer)) * hidden
+                                       : elements(q) + elements(a.k) + elements(a.v) +
+                                             elements(a.gate) + elements(a.latent.down),
+                                packed.first.has_value());
+                    if (a.latent.q_down) add_product(elements(a.q));
+                    add_product(elements(a.latent.up));
+                    add_product(on_gpu ? double(last_columns(layer.mixer)) * hidden : elements(a.o),
+                                packed.last.has_value());
+                    const int64_t kept = on_gpu ? padded_kept(a) : a.kept_size();
+                    add_attention(
+                        {a.window, a.heads, a.kv_heads, on_gpu ? padded_key_dim(a) : a.head_dim,
+                         on_gpu ? padded_value_dim(a) : a.value_dim(), kept, 0,
+                         on_gpu && expands_latents(a) ? 4.0 * a.heads * latent_head_dim : 0,
+                         2 * elements(a.latent.up)});
+                    elementwise_bytes_ += rope_bytes * double(a.q_size() + a.kept_size());
+                },
+                // No description of a device says what these take (sim_options.cc).
+                [](const LinearAttention &) {}, [](const ShortConvolution &) {}},
+        layer.mixer);
     double norms = 0;
     const auto count_norms = [&](std::initializer_list<const Norm *> some) {
         for (const Norm *norm : some) norms += *norm ? 1 : 0;
@@ -300,6 +302,8 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
     // For each node: queries below it, and pairs of a query and a key that it sees in the node.
     std::vector<double> queries(batch.nodes.size(), 0), pairs(batch.nodes.size(), 0);
     std::vector<double> seen(batch.nodes.size(), 0); // keys that some query sees
+    std::vector<bool> expanded(batch.nodes.size());
+    std::vector<double> of_prompts(batch.nodes.size(), 0); // of the pairs
     double merged = 0;
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         const ContextNode &node = batch.nodes[n];
@@ -320,6 +324,10 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
             if (last <= begin) break; // nor does it see the nodes above
             queries[u] += count;
             pairs[u] += count * (last - begin);
+            if (count > streamed_queries) {
+                of_prompts[u] += count * (last - begin);
+                expanded[u] = true;
+            }
             const double first = std::max<double>(part.start, end - count + 1 - window);
             const double whole = static_cast<double>(part.start) + part.length;
             seen[u] = std::max(seen[u], whole - first);
@@ -329,7 +337,15 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
         const bool in_pairs = costs_.gpu && count > streamed_queries;
         merged += count * std::max(0, (in_pairs ? (parts + 1) / 2 : parts) - 1);
     }
-    double flops = 0, bytes = 0, widened = 0; // widened is in bytes too
+    // In the plain form prompts' pairs cost less, but keys that the step does not compute are expanded too.
+    double saved = 0;
+    for (size_t n = 0; n < batch.nodes.size() && layers.plain_pair > 0; ++n) {
+        saved += of_prompts[n] * (pair_flops - layers.plain_pair);
+        const ContextNode &node = batch.nodes[n];
+        if (expanded[n]) saved -= layers.expansion * (node.length - node.token_count);
+    }
+    const bool plain = saved > 0;
+    double flops = plain ? -saved : 0, bytes = 0, widened = 0; // widened is in bytes too
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         if (queries[n] == 0) continue;
         const bool streamed = queries[n] <= streamed_queries;

@@ -104,6 +104,9 @@ class StepCost {
         int32_t window = 0, heads = 0, kv_heads = 0;
         int32_t key_dim = 0, value_dim = 0; // padded on a GPU
         int64_t kept = 0;                   // elements of a token's keys and values
+        // Where prompts may attend to latents in the plain form: flops of a query and a key, and of expanding a key. 0: they
+        // may not.
+        double plain_pair = 0, expansion = 0;
         double count = 0;
     };
     void add_tower(const Tower &tower);

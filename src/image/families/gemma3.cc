@@ -39,6 +39,8 @@ class Gemma3Processor final : public PictureFamily {
                                       " tokens of a picture, as mm_tokens_per_image says");
         }
         merge_ = static_cast<int32_t>(patches / left);
+        patch_key_ = files.config.file() + ": patch_size";
+        merge_key_ = files.picture.file() + ": size";
 
         ASSIGN_OR_RETURN(token_, files.token("image_token_index", 262144));
         ASSIGN_OR_RETURN(const int32_t begin, files.token("boi_token_index", 255999));

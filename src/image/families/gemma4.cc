@@ -18,6 +18,8 @@ class Gemma4Processor final : public PictureFamily {
             std::find(std::begin(known), std::end(known), most_tokens_) == std::end(known)) {
             return files.picture.at("max_soft_tokens").value().unsupported("this number of tokens");
         }
+        patch_key_ = files.picture.file() + ": patch_size";
+        merge_key_ = files.picture.file() + ": pooling_kernel_size";
         channels_last_ = true;
 
         ASSIGN_OR_RETURN(token_, files.token("image_token_id", 258880));

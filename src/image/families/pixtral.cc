@@ -22,6 +22,9 @@ class PixtralProcessor final : public PictureFamily {
             RETURN_IF_ERROR(read_text(*files.processor, "image_break_token", &break_text));
             RETURN_IF_ERROR(read_text(*files.processor, "image_end_token", &end_text));
         }
+        const std::string &file = (files.processor ? *files.processor : files.picture).file();
+        patch_key_ = file + ": patch_size";
+        merge_key_ = file + ": spatial_merge_size";
         most_ = {1024, 1024};
         if (const auto size = files.picture.given("size")) {
             if (size->given("longest_edge")) {

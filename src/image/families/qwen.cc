@@ -15,6 +15,8 @@ class QwenProcessor final : public PictureFamily {
         ASSIGN_OR_RETURN(patch_, files.number("patch_size", 14));
         ASSIGN_OR_RETURN(merge_, files.number("merge_size", 2));
         ASSIGN_OR_RETURN(const int32_t frames, files.number("temporal_patch_size", 2));
+        patch_key_ = files.picture.file() + ": patch_size";
+        merge_key_ = files.picture.file() + ": merge_size";
         in_blocks_ = true;
 
         // The edges' names are the reference's: the numbers are pixels. min_pixels and max_pixels go

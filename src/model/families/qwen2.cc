@@ -1,5 +1,6 @@
 // Qwen2 and 2.5: biases on q, k and v; if a window is used at all, it is on the layers from
-// max_window_layers on. Qwen3: a norm per head of q and k, optional biases.
+// max_window_layers on. MiMo: Qwen2 with layers that predict further tokens, which are passed over.
+// Qwen3: a norm per head of q and k, optional biases.
 #include "model/config.h"
 #include "model/families/families.h"
 
@@ -34,6 +35,12 @@ Status describe_both(const JsonValue &config, int32_t head_dim, Model *model) {
 Status describe_qwen2(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_both(config, 0, model));
     add_qkv_biases(model);
+    return {};
+}
+
+Status describe_mimo(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(describe_qwen2(config, model));
+    pass_over("model.mtp_layers.", model);
     return {};
 }
 

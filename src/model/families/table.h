@@ -40,6 +40,7 @@
     family("llama", "LlamaForCausalLM", describe_llama)                                            \
     family("llama4", "Llama4ForConditionalGeneration", describe_llama4_vision)                     \
     family("llama4_text", "Llama4ForCausalLM", describe_llama4)                                    \
+    family("mimo", "MiMoForCausalLM", describe_mimo)                                               \
     family("minimax_m2", "MiniMaxM2ForCausalLM", describe_minimax_m2)                              \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
@@ -50,6 +51,7 @@
     family("olmo2", "Olmo2ForCausalLM", describe_olmo2)                                            \
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
     family("olmoe", "OlmoeForCausalLM", describe_olmoe)                                            \
+    family("PanguEmbedded", "PanguEmbeddedForCausalLM", describe_pangu)                            \
     family("phi3", "Phi3ForCausalLM", describe_phi3)                                               \
     family("phimoe", "PhimoeForCausalLM", describe_phimoe)                                         \
     family("qwen2", "Qwen2ForCausalLM", describe_qwen2)                                            \

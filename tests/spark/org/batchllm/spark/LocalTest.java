@@ -138,11 +138,11 @@ public final class LocalTest {
                             && made.get(i).getAs("text").equals(same.get(i).getAs("text")),
                     made.get(i) + " is not " + same.get(i));
         }
-        Row message = rows.limit(1).select(Template.parse("Say \"{own}\"").conversation("Be kind.")).head();
+        Row message = rows.limit(1).select(Template.parse("Say \"{own}\"").conversation("Be kind.", null)).head();
         check(message.getString(0).equals("[{\"role\":\"system\",\"content\":\"Be kind.\"},"
                               + "{\"role\":\"user\",\"content\":\"Say \\\"number 0\\\"\"}]"),
                 message.toString());
-        check(rows.where("id = 7").select(Template.parse("{all}").conversation(null)).head().isNullAt(0), "no null");
+        check(rows.where("id = 7").select(Template.parse("{all}").conversation(null, null)).head().isNullAt(0), "no null");
     }
 
     private static void datesAndTimesAreWrittenAsSparkShowsThem() {

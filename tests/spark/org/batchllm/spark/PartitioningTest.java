@@ -233,7 +233,7 @@ public final class PartitioningTest {
     private static void continuationsCountInWindows() {
         List<Request> rows = new ArrayList<>();
         byte[][] continuations = {new byte[600], new byte[390]};
-        for (int i = 0; i < 100; ++i) rows.add(new Request(null, new byte[10], i, continuations, null));
+        for (int i = 0; i < 100; ++i) rows.add(new Request(null, new byte[10], i, continuations, null, null));
         Windows<Request> windows = new Windows<>(rows.iterator(), 1_000, 10_000);
         int seen = 0;
         while (windows.hasNext()) {

@@ -63,11 +63,15 @@ public final class Engine implements AutoCloseable {
         long logNumber = NativeLog.add(options.logger());
         batchllm_engine engine = null;
         batchllm_engine_options made = null;
+        batchllm_pictures pictures = null;
         try {
+            pictures = options.makePictures();
             made = options.make(logNumber);
+            Native.batchllm_options_set_pictures(made, pictures);
             engine = Native.batchllm_engine_create_from(made);
         } finally {
             if (made != null) made.delete();
+            if (pictures != null) pictures.delete();
             if (engine == null) NativeLog.remove(logNumber);
         }
         Constraints constraints = new Constraints();

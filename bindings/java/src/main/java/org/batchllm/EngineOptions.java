@@ -2,6 +2,9 @@ package org.batchllm;
 
 import java.lang.System.Logger;
 import java.nio.file.Path;
+import java.util.List;
+import java.util.stream.Collectors;
+import java.util.Arrays;
 
 /** Options of an engine. Immutable; options that are not set have the library's defaults. */
 public final class EngineOptions {
@@ -32,6 +35,13 @@ public final class EngineOptions {
 
     Logger logger() {
         return values.logger != null ? values.logger : System.getLogger("org.batchllm");
+    }
+
+    /** What reads pictures below the folders, which the caller must delete once the engine exists; null: none. */
+    batchllm_pictures makePictures() {
+        if (values.imageFolders.isEmpty() || values.modelDirectory == null) return null;
+        return Native.batchllm_pictures_open(
+                values.modelDirectory, Utf8.bytes(String.join("\0", values.imageFolders) + "\0"));
     }
 
     /** The native options. The caller must delete them. */
@@ -80,6 +90,7 @@ public final class EngineOptions {
         private Long maxRequestTokens;
         private Long maxRequests;
         private Long adapterMemoryBytes;
+        private List<String> imageFolders = List.of();
         private boolean reproducible;
         private Long seed;
         private Logger logger;
@@ -206,6 +217,17 @@ public final class EngineOptions {
          */
         public Builder adapterMemoryBytes(long value) {
             adapterMemoryBytes = value;
+            return this;
+        }
+
+        /**
+         * Rows may name pictures in these folders and below them.
+         *
+         * @param folders default none: rows name no files
+         * @return this
+         */
+        public Builder imageFolders(Path... folders) {
+            imageFolders = Arrays.stream(folders).map(Path::toString).collect(Collectors.toList());
             return this;
         }
 

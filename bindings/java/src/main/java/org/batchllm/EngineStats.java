@@ -24,6 +24,8 @@ public final class EngineStats {
     private final long stateSlotBytes;
     private final long constrainedResults;
     private final long cutOffResults;
+    private final long draftTokens;
+    private final long draftTokensAccepted;
     private final double savingRatio;
     private final double loadSeconds;
     private final double tokenizeSeconds;
@@ -53,6 +55,8 @@ public final class EngineStats {
         stateSlotBytes = stats.getState_slot_bytes();
         constrainedResults = stats.getConstrained_results();
         cutOffResults = stats.getCut_off_results();
+        draftTokens = stats.getDraft_tokens();
+        draftTokensAccepted = stats.getDraft_tokens_accepted();
         savingRatio = stats.getSaving_ratio();
         loadSeconds = stats.getLoad_seconds();
         tokenizeSeconds = stats.getTokenize_seconds();
@@ -160,6 +164,16 @@ public final class EngineStats {
     /** How many of these max_tokens cut off: their texts are only the beginnings of valid ones. */
     public long cutOffResults() {
         return cutOffResults;
+    }
+
+    /** Tokens that drafts proposed and steps computed. */
+    public long draftTokens() {
+        return draftTokens;
+    }
+
+    /** How many of these were right: tokens that needed no step of their own. */
+    public long draftTokensAccepted() {
+        return draftTokensAccepted;
     }
 
     /** 1 - processed / logical prompt tokens. */

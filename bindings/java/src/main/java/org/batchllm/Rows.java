@@ -1,5 +1,6 @@
 package org.batchllm;
 
+import java.io.ByteArrayOutputStream;
 import java.nio.LongBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -26,7 +27,7 @@ public final class Rows {
     private final List<SamplingParams> params;
     private final boolean common; // whether `params` are one item for all rows
     private final Table table;
-    private final List<List<byte[]>> pictures; // of each row; null: none
+    private final List<List<?>> pictures; // of each row; null: none
     private final int[] nulls; // the numbers of rows without a prompt, rising; the columns have only the others
 
     private Rows(
@@ -40,7 +41,7 @@ public final class Rows {
             Object tags,
             List<SamplingParams> params,
             boolean common,
-            List<List<byte[]>> pictures,
+            List<List<?>> pictures,
             int[] nulls) {
         this.table = table;
         this.text = text;
@@ -308,14 +309,15 @@ public final class Rows {
     }
 
     /**
-     * The pictures of each row: files (JPEG, PNG, WebP) in memory. Texts have the model's placeholder once for each of
-     * them; in conversations, parts {"type": "image"} stand for them (docs/pictures.md). A picture that cannot be read
-     * gives its row {@link Status#ROW_PICTURE}.
+     * The pictures of each row: JPEG, PNG or WebP files, in memory (byte[]) or by name (String): a path in or below the
+     * engine's {@link EngineOptions.Builder#imageFolders}, or a "data:" URL. Texts have the model's placeholder once for
+     * each of them; in conversations, parts {"type": "image"} stand for them (docs/pictures.md). A picture that cannot
+     * be read gives its row {@link Status#ROW_PICTURE}.
      *
      * @param files for each row a list, empty or null for a row without pictures; neither copied nor to be changed
      * @return rows with pictures
      */
-    public Rows withPictures(List<List<byte[]>> files) {
+    public Rows withPictures(List<? extends List<?>> files) {
         if (text == null || textContinuations != null) {
             throw new IllegalArgumentException("rows with pictures are texts or conversations");
         }
@@ -326,7 +328,7 @@ public final class Rows {
     }
 
     private Rows copy(
-            Object newTags, List<SamplingParams> newParams, boolean newCommon, List<List<byte[]>> newPictures) {
+            Object newTags, List<SamplingParams> newParams, boolean newCommon, List<List<?>> newPictures) {
         return new Rows(
                 table,
                 text,
@@ -389,7 +391,7 @@ public final class Rows {
             else given[end++] = row;
         }
         if (given.length > 0) {
-            List<List<byte[]>> some = pictures == null ? null : new ArrayList<>(given.length);
+            List<List<?>> some = pictures == null ? null : new ArrayList<>(given.length);
             for (int i = 0; some != null && i < given.length; i++) some.add(pictures.get(given[i]));
             addPart(engine, constraints, adapters, picked(all, given), picked(params, given), some, false);
         }
@@ -408,11 +410,16 @@ public final class Rows {
     }
 
     private void addPictures(
-            batchllm_engine engine, Object tags, batchllm_params_column column, List<List<byte[]>> pictures) {
+            batchllm_engine engine, Object tags, batchllm_params_column column, List<List<?>> pictures) {
         List<byte[]> files = new ArrayList<>();
+        ByteArrayOutputStream kinds = new ByteArrayOutputStream();
         long[] rows = new long[pictures.size() + 1];
         for (int i = 0; i < pictures.size(); i++) {
-            if (pictures.get(i) != null) files.addAll(pictures.get(i));
+            for (Object picture : pictures.get(i) == null ? List.of() : pictures.get(i)) {
+                boolean named = picture instanceof String;
+                kinds.write(named ? Native.BATCHLLM_PICTURE_NAME : Native.BATCHLLM_PICTURE_BYTES);
+                files.add(named ? Utf8.bytes((String) picture) : (byte[]) picture);
+            }
             rows[i + 1] = files.size();
         }
         long[] offsets = new long[files.size() + 1];
@@ -422,7 +429,7 @@ public final class Rows {
             System.arraycopy(files.get(i), 0, bytes, (int) offsets[i], files.get(i).length);
         }
         Native.batchllm_add_picture_columns(
-                engine, chat ? 1 : 0, text.bytes, text.offsets, rows, bytes, offsets, new byte[files.size()], tags, column);
+                engine, chat ? 1 : 0, text.bytes, text.offsets, rows, bytes, offsets, kinds.toByteArray(), tags, column);
     }
 
     private void addPart(
@@ -431,7 +438,7 @@ public final class Rows {
             Adapters adapters,
             Object tags,
             List<SamplingParams> params,
-            List<List<byte[]>> pictures,
+            List<List<?>> pictures,
             boolean withoutPrompts) {
         batchllm_params_column column = params == null || params.isEmpty() ? null : SamplingParams.column(params);
         try {

@@ -100,7 +100,7 @@ public final class BatchLlm {
                 keyed.withColumn(PLACE, placing.apply(columns.head(sample.startBytes()), columns.identity()))
                         .repartition(ranges.partitions(), col(PLACE))
                         .drop(PLACE)
-                        .sortWithinPartitions(columns.prompt(), columns.key());
+                        .sortWithinPartitions(columns.sorted(), columns.key());
 
         byte[] file = planFile(options);
         Broadcast<byte[]> plan = file == null ? null : context.broadcast(file);
@@ -139,7 +139,8 @@ public final class BatchLlm {
             LOG.info("fields in the order " + template);
         }
         return keyed.withColumn(Columns.PROMPT,
-                options.chat ? template.conversation(options.system) : template.prompt());
+                options.chat ? template.conversation(options.system, Columns.pictureCount(keyed.schema(), options.imageColumn))
+                             : template.prompt());
     }
 
     /** A sample of the rows' cells, from one pass over the rows: a hash and the length of each. */

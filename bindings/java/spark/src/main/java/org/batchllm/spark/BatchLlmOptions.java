@@ -37,6 +37,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     String grammarColumn;
     String larkGrammarColumn;
     String adapterColumn;
+    String imageColumn;
     String resultPrefix = "";
     boolean parsed;
     // Engine.
@@ -59,6 +60,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     long adapterMemoryBytes;
     Map<String, String> adapters = Map.of(); // directories, by name
     String useAdapter;
+    List<String> imageFolders = List.of();
     boolean reproducible;
     double idleSeconds = 60;
     // Task.
@@ -209,6 +211,23 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     /** A string column: the name of each row's adapter; {@link #useAdapter} where it is null, and none where it is "". */
     public BatchLlmOptions adapterColumn(String name) {
         adapterColumn = name;
+        return this;
+    }
+
+    /**
+     * The column of each row's picture, binary (JPEG, PNG, WebP), such as "content" of the source "binaryFile", or text
+     * (a path below {@link #imageFolders}); or an array of these. With a template and chat the pictures come before the
+     * template's text; otherwise the prompt has the model's placeholder, or the messages a part {"type": "image"}, for
+     * each.
+     */
+    public BatchLlmOptions imageColumn(String name) {
+        imageColumn = name;
+        return this;
+    }
+
+    /** Rows may name pictures in these folders and below them, which every executor can read. Default: none. */
+    public BatchLlmOptions imageFolders(List<String> folders) {
+        imageFolders = new ArrayList<>(folders);
         return this;
     }
 
@@ -592,6 +611,9 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
             throw new IllegalArgumentException((chat ? "chat" : "messagesColumn") + ": conversations cannot be scored");
         }
         checkTemplate();
+        if (imageColumn != null && continuationsColumn != null) {
+            throw new IllegalArgumentException("imageColumn: rows with pictures cannot be scored");
+        }
         if (parsed && (jsonSchema == null || jsonSchemaColumn != null || !generates())) {
             throw new IllegalArgumentException("parsed: needs a jsonSchema, the same for all rows");
         }

@@ -1,10 +1,15 @@
 package org.batchllm.spark;
 
+import static org.apache.spark.sql.functions.coalesce;
 import static org.apache.spark.sql.functions.col;
+import static org.apache.spark.sql.functions.concat;
+import static org.apache.spark.sql.functions.expr;
+import static org.apache.spark.sql.functions.lit;
 import static org.apache.spark.sql.functions.octet_length;
 import static org.apache.spark.sql.functions.size;
 import static org.apache.spark.sql.functions.slice;
 import static org.apache.spark.sql.functions.substring;
+import static org.apache.spark.sql.functions.when;
 import static org.apache.spark.sql.functions.xxhash64;
 
 import java.io.Serializable;
@@ -12,10 +17,12 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.types.ArrayType;
+import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.IntegerType;
@@ -46,6 +53,9 @@ final class Columns implements Serializable {
     private final int temperature;
     private final int seed;
     private final int adapter;
+    private final int images;
+    private final String imagesName;
+    private final boolean imageArrays;
     private final RowParams common;
     private final boolean tokens;
     private final DataType tokenType; // null: text
@@ -77,6 +87,14 @@ final class Columns implements Serializable {
             throw new IllegalArgumentException("column " + options.adapterColumn + ": "
                     + input.fields()[adapter].dataType().catalogString() + " is no text");
         }
+        images = optional(input, options.imageColumn);
+        imagesName = options.imageColumn;
+        imageArrays = images >= 0 && input.fields()[images].dataType() instanceof ArrayType;
+        if (images >= 0 && !holdsPictures(input.fields()[images].dataType())) {
+            throw new IllegalArgumentException("column " + imagesName + ": "
+                    + input.fields()[images].dataType().catalogString()
+                    + " has no pictures: they are binary or paths, or arrays of these");
+        }
         common = new RowParams(
                 options.maxTokens, options.temperature, options.seed, constraints.common(), options.useAdapter);
         parsed = options.parsed;
@@ -95,6 +113,9 @@ final class Columns implements Serializable {
         if (!tokens && !(type instanceof StringType)) {
             throw new IllegalArgumentException("column " + promptName + ": " + type.catalogString()
                     + " is neither text nor an array of token ids");
+        }
+        if (tokens && images >= 0) {
+            throw new IllegalArgumentException("imageColumn: rows with pictures are texts or conversations");
         }
         tokenType = tokens ? ((ArrayType) type).elementType() : null;
         integers(input, key);
@@ -135,6 +156,19 @@ final class Columns implements Serializable {
             throw new IllegalArgumentException(
                     "column " + field.name() + ": " + field.dataType().catalogString() + " is no integer");
         }
+    }
+
+    private static boolean holdsPictures(DataType type) {
+        DataType one = type instanceof ArrayType ? ((ArrayType) type).elementType() : type;
+        return one instanceof BinaryType || one instanceof StringType;
+    }
+
+    /** How many pictures a row has; null without a column of pictures. */
+    static Column pictureCount(StructType input, String name) {
+        if (name == null) return null;
+        boolean list = input.fields()[index(input, name)].dataType() instanceof ArrayType;
+        Column column = col(quoted(name));
+        return when(column.isNull(), 0).otherwise(list ? expr("size(filter(" + quoted(name) + ", x -> x is not null))") : lit(1));
     }
 
     private static boolean isInteger(DataType type) {
@@ -216,6 +250,17 @@ final class Columns implements Serializable {
         return col(quoted(promptName));
     }
 
+    /**
+     * What rows are put together and sorted by: the prompt, behind hashes of the row's pictures, so that rows with the same
+     * picture meet.
+     */
+    Column sorted() {
+        if (images < 0) return prompt();
+        String name = quoted(imagesName);
+        String hash = imageArrays ? "array_join(transform(" + name + ", x -> md5(x)), '')" : "md5(" + name + ")";
+        return concat(coalesce(expr(hash), lit("")), prompt());
+    }
+
     Column key() {
         return col(quoted(keyName)).cast(DataTypes.LongType);
     }
@@ -236,7 +281,7 @@ final class Columns implements Serializable {
 
     /** What rows are sampled by, and distinguished by if the heads of their prompts are equal. */
     Column identity() {
-        return keysRepeat ? xxhash64(key(), prompt()) : key();
+        return keysRepeat ? xxhash64(key(), sorted()) : key();
     }
 
     /** The order of results: by key, and by sample within a row. */
@@ -246,12 +291,12 @@ final class Columns implements Serializable {
 
     /** At least this many bytes of a prompt; see {@link #bytes}. */
     Column head(int bytes) {
-        return tokens ? slice(prompt(), 1, bytes / Prompts.TOKEN_BYTES + 1) : substring(prompt(), 1, bytes);
+        return tokens ? slice(prompt(), 1, bytes / Prompts.TOKEN_BYTES + 1) : substring(sorted(), 1, bytes);
     }
 
     /** The length of a whole prompt in bytes. */
     Column promptBytes() {
-        return tokens ? size(prompt()).multiply(Prompts.TOKEN_BYTES) : octet_length(prompt());
+        return tokens ? size(prompt()).multiply(Prompts.TOKEN_BYTES) : octet_length(sorted());
     }
 
     static String quoted(String name) {
@@ -304,7 +349,15 @@ final class Columns implements Serializable {
                 scored[i] = list.get(i) == null ? new byte[0] : bytes(list.get(i));
         }
         long name = ((Number) values[key]).longValue();
-        return new Request(values, bytes, keysRepeat ? Prompts.hash(name, bytes) : name, scored, params(values));
+        Object[] pictures = images < 0 || values[images] == null ? null : pictures(values[images]);
+        return new Request(
+                values, bytes, keysRepeat ? Prompts.hash(name, bytes) : name, scored, pictures, params(values));
+    }
+
+    /** The pictures of a row, each a byte[] or a String. */
+    private Object[] pictures(Object value) {
+        if (!imageArrays) return new Object[] {value};
+        return list(value).stream().filter(Objects::nonNull).toArray();
     }
 
     void requireKey(Object value) {

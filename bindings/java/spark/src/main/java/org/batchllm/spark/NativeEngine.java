@@ -59,7 +59,7 @@ final class NativeEngine implements AutoCloseable {
                 Long.toString(options.kvMemoryBytes), Double.toString(options.kvMemoryFraction),
                 Long.toString(options.stepTokens), Long.toString(options.maxRequestTokens),
                 Long.toString(options.maxRequests), Long.toString(options.adapterMemoryBytes),
-                Boolean.toString(options.reproducible));
+                Boolean.toString(options.reproducible), String.valueOf(options.imageFolders));
     }
 
     private static EngineOptions engineOptions(BatchLlmOptions options, String devices, Consumer<String> warnings) {
@@ -78,7 +78,8 @@ final class NativeEngine implements AutoCloseable {
                 .maxRequestTokens(options.maxRequestTokens)
                 .maxRequests(options.maxRequests)
                 .adapterMemoryBytes(options.adapterMemoryBytes)
-                .reproducible(options.reproducible);
+                .reproducible(options.reproducible)
+                .imageFolders(options.imageFolders.stream().map(Path::of).toArray(Path[]::new));
         return builder.build();
     }
 
@@ -106,6 +107,11 @@ final class NativeEngine implements AutoCloseable {
                 : feed.tokens   ? Rows.ofTokens(tokens(prompts))
                 : feed.options.messagesColumn != null ? Rows.ofChat(text(prompts))
                                                       : Rows.ofText(text(prompts));
+        if (feed.options.imageColumn != null) {
+            List<List<?>> pictures = new ArrayList<>(keys.length);
+            for (Request request : requests) pictures.add(request.pictures == null ? null : List.of(request.pictures));
+            rows = rows.withPictures(pictures);
+        }
         engine.add(rows.withTags(keys).withParams(params(feed.options, requests)));
         return refused;
     }

@@ -1,6 +1,8 @@
 package org.batchllm.spark;
 
 import static org.apache.spark.sql.functions.array;
+import static org.apache.spark.sql.functions.array_join;
+import static org.apache.spark.sql.functions.array_repeat;
 import static org.apache.spark.sql.functions.col;
 import static org.apache.spark.sql.functions.concat;
 import static org.apache.spark.sql.functions.lit;
@@ -85,12 +87,28 @@ final class Template {
         return concat(pieces);
     }
 
-    /** The prompt as the user's message; system: the message before it, or null. */
-    Column conversation(String system) {
+    /**
+     * The prompt as the user's message, behind so many pictures; null: there are none. system: the message before it, or
+     * null.
+     */
+    Column conversation(String system, Column pictures) {
+        if (pictures != null) {
+            Column before = system == null || system.isEmpty()
+                    ? lit("[")
+                    : concat(lit("["), to_json(message("system", lit(system))), lit(","));
+            Column parts = concat(repeated("{\"type\":\"image\"},", pictures),
+                    to_json(struct(lit("text").as("type"), prompt().as("text"))));
+            return when(prompt().isNotNull(),
+                    concat(before, lit("{\"role\":\"user\",\"content\":["), parts, lit("]}]")));
+        }
         List<Column> messages = new ArrayList<>();
         if (system != null && !system.isEmpty()) messages.add(message("system", lit(system)));
         messages.add(message("user", prompt()));
         return when(prompt().isNotNull(), to_json(array(messages.toArray(new Column[0]))));
+    }
+
+    private static Column repeated(String text, Column times) {
+        return array_join(array_repeat(lit(text), times), "");
     }
 
     private static Column message(String role, Column content) {
