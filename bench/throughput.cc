@@ -15,6 +15,7 @@
 //     --no-overlap                  a step is planned after the previous one has ended
 //     --quantize fp8                the layers' matrices in e4m3 with a scale per row, as at load
 //     --kv-type fp8                 keys and values in e4m3
+//     --tensor-parallel N           the first N devices as one; times and floor are of one of them
 //     --adapters N --rank R         N adapters of rank R (16 by default; 0: rows differ as if they had adapters)
 //     --adapted all|attention|experts   which matrices they change: all but experts', or these alone
 //     --adapter-gib N               room for them on the device

@@ -55,9 +55,12 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
             out->profile |= name == "--profile";
             continue;
         }
-        if ((name == "--quantize" || name == "--kv-type") && value != nullptr) {
+        const std::map<std::string, const char *> keys = {{"--quantize", "quantize"},
+                                                          {"--kv-type", "kv_type"},
+                                                          {"--tensor-parallel", "tensor_parallel"}};
+        if (const auto key = keys.find(name); key != keys.end() && value != nullptr) {
             out->switches.append(" ").append(value);
-            out->extra.emplace_back(name == "--quantize" ? "quantize" : "kv_type", value);
+            out->extra.emplace_back(key->second, value);
             ++i;
             continue;
         }

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "backend/tensor_parallel.h"
 #include "clock.h"
 #include "cuda_backend.h"
 #include "runtime/common_prefix_cost.h"
+#include "tensor_parallel_backend.h"
 #include "throughput_jobs.h"
 #include "throughput_lane.h"
 #include "throughput_linear.h"
@@ -43,13 +45,14 @@ void print_profile(cuda::Profile *profile, double device_seconds) {
 }
 
 // Measures the rate of the linear layers between the job's first steps, which run again for this.
-Result<LinearRate> linear_rate(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
-                               const JobRows &rows, const NamedJob &job, const Arguments &arguments,
+Result<LinearRate> linear_rate(const BenchBackend &bench, const Plan &plan, const JobRows &rows,
+                               const NamedJob &job, const Arguments &arguments,
                                const BenchAdapters *adapters, const Measured &measured) {
+    cuda::CudaBackend *backend = bench.first;
     const bool profiled = backend->step().parts().profile.on;
     backend->step().parts().profile.on = false;
     LinearProbe probe(backend, measured.sampled, measured.tokens);
-    RETURN_IF_ERROR(run_job(backend, model, plan, rows, job, arguments, adapters, &probe).status());
+    RETURN_IF_ERROR(run_job(bench, plan, rows, job, arguments, adapters, &probe).status());
     while (!probe.done()) RETURN_IF_ERROR(probe.run()); // for a job with few steps
     backend->step().parts().profile.on = profiled;
     return probe.best(!arguments.all);
@@ -79,13 +82,14 @@ void print_floor(const Measured &m, const LinearRate &linear, int64_t weight_byt
 }
 
 // Returns rows/s.
-Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const NamedJob &job,
+Result<double> bench_job(const BenchBackend &bench, const Model &model, const NamedJob &job,
                          const Arguments &arguments) {
-    const BackendInfo &info = backend->info();
+    cuda::CudaBackend *backend = bench.first;
+    const BackendInfo &info = bench.all->info();
     JobRows rows = make_rows(job, model.vocabulary);
     std::unique_ptr<BenchAdapters> adapters;
     if (arguments.adapters > 0) {
-        ASSIGN_OR_RETURN(adapters, BenchAdapters::make(model, *backend, arguments, job, &rows));
+        ASSIGN_OR_RETURN(adapters, BenchAdapters::make(model, *bench.all, arguments, job, &rows));
     }
     const auto plan_start = Clock::now();
     PlanOptions planning;
@@ -95,8 +99,7 @@ Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const N
     if (arguments.arrival) planning.order = BATCHLLM_ORDER_ARRIVAL;
     ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));
     const double plan_seconds = seconds_since(plan_start);
-    ASSIGN_OR_RETURN(const Measured m,
-                     run_job(backend, model, plan, rows, job, arguments, adapters.get()));
+    ASSIGN_OR_RETURN(const Measured m, run_job(bench, plan, rows, job, arguments, adapters.get()));
 
     const auto count = static_cast<double>(job.rows);
     std::printf("%s%s, %s: %.1f rows/s (vLLM %.1f)  %.0f computed and %.0f generated tokens/s\n",
@@ -122,12 +125,35 @@ Result<double> bench_job(cuda::CudaBackend *backend, const Model &model, const N
     if (arguments.profile) print_profile(&backend->step().parts().profile, m.backend);
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     ASSIGN_OR_RETURN(const LinearRate linear,
-                     linear_rate(backend, model, plan, rows, job, arguments, adapters.get(), m));
+                     linear_rate(bench, plan, rows, job, arguments, adapters.get(), m));
     const bool experts = std::any_of(model.layers.begin(), model.layers.end(),
                                      [](const Layer &layer) { return layer.experts() != nullptr; });
     print_floor(m, linear, experts ? 0 : info.weight_bytes);
     std::fflush(stdout);
     return count / m.seconds;
+}
+
+Result<BenchBackend> make_backend(const Model &model, const BackendOptions &options) {
+    BenchBackend made;
+    ASSIGN_OR_RETURN(const int32_t ranks, tensor_parallel_of(options));
+    // Algorithms for each shape are searched at its first use, which must not count in a job's time.
+    const auto prepare = [&](cuda::CudaBackend *backend) -> Status {
+        made.first = backend;
+        RETURN_IF_CUDA(cudaSetDevice(backend->device()));
+        return backend->step().prepare(backend->stream());
+    };
+    if (ranks == 1) {
+        ASSIGN_OR_RETURN(auto alone, cuda::CudaBackend::create(model, options));
+        RETURN_IF_ERROR(prepare(alone.get()));
+        made.all = std::move(alone);
+        return made;
+    }
+    ASSIGN_OR_RETURN(auto several, cuda::TensorParallelBackend::create(model, options, ranks));
+    for (int32_t rank = ranks - 1; rank >= 0; --rank) {
+        RETURN_IF_ERROR(prepare(&several->backend_of(rank)));
+    }
+    made.all = std::move(several);
+    return made;
 }
 
 } // namespace
@@ -142,21 +168,17 @@ Result<std::vector<double>> bench_backend(const std::vector<NamedJob> &jobs, con
     options.adapter_memory_bytes = static_cast<int64_t>(arguments.adapter_gib * 1024 * 1024 * 1024);
     options.kv_memory_bytes = static_cast<int64_t>(arguments.kv_gib * 1024 * 1024 * 1024);
     const auto made = Clock::now();
-    ASSIGN_OR_RETURN(const auto backend, cuda::CudaBackend::create(model, options));
-    std::printf("backend: %.2f s\n", seconds_since(made));
-    if (!backend->info().warning.empty()) std::printf("%s\n", backend->info().warning.c_str());
-    // Algorithms for each shape are searched at its first use, which must not count in a job's
-    // time.
-    const auto start = Clock::now();
-    RETURN_IF_ERROR(backend->step().prepare(backend->stream()));
-    std::printf("algorithms of all shapes: %.2f s\n", seconds_since(start));
+    ASSIGN_OR_RETURN(const BenchBackend backend, make_backend(model, options));
+    std::printf("backend, and algorithms of all shapes: %.2f s\n", seconds_since(made));
+    const BackendInfo &info = backend.all->info();
+    if (!info.warning.empty()) std::printf("%s\n", info.warning.c_str());
     size_t before = 0, after = 0, total = 0;
     cudaMemGetInfo(&before, &total);
     std::vector<double> rates;
     for (const NamedJob &job : jobs) {
         double best = 0;
         for (int i = 0; i < static_cast<int>(arguments.repeat); ++i) {
-            ASSIGN_OR_RETURN(const double rate, bench_job(backend.get(), model, job, arguments));
+            ASSIGN_OR_RETURN(const double rate, bench_job(backend, model, job, arguments));
             best = std::max(best, rate);
         }
         rates.push_back(best);

@@ -50,18 +50,21 @@ double floor_bandwidth() {
 
 } // namespace
 
-Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
-                         const JobRows &rows, const NamedJob &job, const Arguments &arguments,
+Result<Measured> run_job(const BenchBackend &bench, const Plan &plan, const JobRows &rows,
+                         const NamedJob &job, const Arguments &arguments,
                          const BenchAdapters *adapters, LinearProbe *probe) {
-    const BackendInfo &info = backend->info();
+    Backend *all = bench.all.get();
+    cuda::CudaBackend *backend = bench.first;
+    const BackendInfo &info = all->info();
     SchedulerOptions scheduling;
     scheduling.max_requests = static_cast<int64_t>(arguments.cap);
-    Lane lane(0, std::make_unique<Borrowed>(backend), scheduling);
+    Lane lane(0, std::make_unique<Borrowed>(all), scheduling);
     JobRequests requests(rows, job);
 
     Measured m;
     const int64_t key_bytes = dtype_bytes(backend->step().parts().options.kv_type());
-    m.attention = AttentionFloor(model, static_cast<int32_t>(key_bytes), floor_bandwidth());
+    m.attention = AttentionFloor(backend->step().parts().model, static_cast<int32_t>(key_bytes),
+                                 floor_bandwidth());
     m.host = -backend->host_seconds();
     const auto start = Clock::now();
     if (adapters != nullptr && !adapters->sources.empty()) {
@@ -120,7 +123,7 @@ Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const P
     m.seconds = seconds_since(start);
     if (adapters != nullptr) { // the next lane begins without any
         for (size_t i = 0; i < adapters->sources.size(); ++i) {
-            backend->unload_adapter(static_cast<int32_t>(i));
+            all->unload_adapter(static_cast<int32_t>(i));
         }
     }
     m.host += backend->host_seconds();

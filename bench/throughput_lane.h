@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cuda_backend.h"
@@ -14,6 +15,12 @@
 
 namespace batchllm {
 
+// One device's, or several devices' that work as one. What is measured inside a step is measured on the first.
+struct BenchBackend {
+    std::unique_ptr<Backend> all;
+    cuda::CudaBackend *first = nullptr;
+};
+
 struct Measured {
     int64_t steps = 0, full = 0, tokens = 0, sampled = 0, preemptions = 0;
     int64_t most_rows = 0;            // maximum rows that decode in one step
@@ -25,8 +32,8 @@ struct Measured {
 
 // probe: its passes follow each step. Once it is done, no more steps start, so the result is not
 // that of the whole job.
-Result<Measured> run_job(cuda::CudaBackend *backend, const Model &model, const Plan &plan,
-                         const JobRows &rows, const NamedJob &job, const Arguments &arguments,
+Result<Measured> run_job(const BenchBackend &backend, const Plan &plan, const JobRows &rows,
+                         const NamedJob &job, const Arguments &arguments,
                          const BenchAdapters *adapters = nullptr, LinearProbe *probe = nullptr);
 
 } // namespace batchllm

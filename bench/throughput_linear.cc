@@ -30,6 +30,7 @@ Status LinearProbe::follow(int64_t tokens) {
 
 Status LinearProbe::run() {
     const int64_t tokens = tokens_[passes_.size() % tokens_.size()];
+    RETURN_IF_CUDA(cudaSetDevice(backend_->device()));
     Pass pass;
     ASSIGN_OR_RETURN(pass.begin, cuda::Event::create(true));
     ASSIGN_OR_RETURN(pass.end, cuda::Event::create(true));

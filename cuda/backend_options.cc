@@ -78,6 +78,20 @@ Result<int> read_device(const std::string &devices) {
     return number;
 }
 
+Result<std::vector<int>> read_devices(const std::string &devices, int32_t ranks) {
+    std::vector<int> all;
+    for (size_t begin = 0; begin < devices.size();) {
+        const size_t end = std::min(devices.find(',', begin), devices.size());
+        ASSIGN_OR_RETURN(const int one, read_device(devices.substr(begin, end - begin)));
+        all.push_back(one);
+        begin = end + 1;
+    }
+    for (int r = 0; devices.empty() && r < ranks; ++r) all.push_back(r);
+    if (static_cast<int32_t>(all.size()) == ranks) return all;
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "devices \"%s\": tensor_parallel %d has as many devices", devices.c_str(), ranks);
+}
+
 // Which layers will be in e4m3 is not known yet, so this assumes all that can be.
 int64_t step_tokens_by_memory(const Model &model, const ForwardOptions &options,
                               int64_t memory_bytes) {
@@ -185,6 +199,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         {"overlap", &read.overlap},
         {"fast_accumulation", &forward.fast_accumulation},
         {"gated_product", &forward.gated_product},
+        {"peer_sums", &forward.peer_sums},
         {"pictures", &forward.pictures},
     };
     for (const auto &[key, value] : options.extra) {
@@ -209,13 +224,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             ASSIGN_OR_RETURN(const DType kept, read_kv_type(value, forward.element));
             forward.kv_e4m3 = kept == DType::e4m3;
         } else if (key == tensor_parallel_key) {
-            ASSIGN_OR_RETURN(const int32_t ranks, read_tensor_parallel(value));
-            if (ranks == 1) continue;
-            // Not UNSUPPORTED: auto would turn to the CPU, and seem to do what was asked.
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "backend option tensor_parallel=%d: the cuda backend computes a model on "
-                         "one device so far; cpu and sim have several ranks",
-                         ranks);
+            RETURN_IF_ERROR(read_tensor_parallel(value).status());
         } else if (key == "attention") {
             attention = value;
         } else if (key == "tuning_cache") {
@@ -227,7 +236,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
                          "overlap, graphs, attention, share_attention, fused_attention, quantize, "
                          "kv_type, fast_accumulation, gated_product, pictures, state_slots, "
-                         "state_type, profile and random_weights",
+                         "state_type, tensor_parallel, peer_sums, profile and random_weights",
                          key.c_str());
         }
     }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "backend/state_memory.h"
@@ -12,12 +13,15 @@
 
 namespace batchllm::cuda {
 
+// Without tensor_parallel, which is several backends'.
 struct CudaOptions {
     ForwardOptions forward;
     bool overlap = true;
     StateOptions states;
 };
 
+// The devices that "devices" names, as many as ranks; the first ones for "".
+Result<std::vector<int>> read_devices(const std::string &devices, int32_t ranks);
 // The single device that "devices" names; 0 for "".
 Result<int> read_device(const std::string &devices);
 

@@ -48,10 +48,14 @@ ComputeDevice facts_of(const cudaDeviceProp &properties, int device) {
 } // namespace
 
 Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
-                                                         const BackendOptions &options) {
+                                                         const BackendOptions &options,
+                                                         DeviceRank rank,
+                                                         std::vector<HeadPart> head_parts) {
     ASSIGN_OR_RETURN(const int device, read_device(options.devices));
     ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(device));
-    ASSIGN_OR_RETURN(const CudaOptions read, read_options(model, options, properties));
+    ASSIGN_OR_RETURN(CudaOptions read, read_options(model, options, properties));
+    read.forward.rank = rank;
+    read.forward.head_parts = std::move(head_parts);
 
     std::unique_ptr<CudaBackend> backend(new CudaBackend());
     backend->device_ = device;
@@ -242,7 +246,9 @@ Status CudaBackend::sample_checked(std::span<const TokenMask> masks) {
     RETURN_IF_CUDA(cudaSetDevice(device_));
     bool sent = false;
     RETURN_IF_ERROR(last_->samples.send_masks(masks, copies_, &sent));
-    if (sent) { // overlaps with this batch
+    RETURN_IF_ERROR(last_->samples.reserve_spare(forward_->head()));
+    RETURN_IF_ERROR(forward_->parts().options.rank.meet()); // nothing is allocated from here on
+    if (sent) {                                             // overlaps with this batch
         RETURN_IF_CUDA(cudaEventRecord(last_->sent, copies_));
         RETURN_IF_CUDA(cudaStreamWaitEvent(stream_, last_->sent, 0));
     }
@@ -251,10 +257,11 @@ Status CudaBackend::sample_checked(std::span<const TokenMask> masks) {
     return check_cuda(cudaEventRecord(last_->end, stream_), "a step");
 }
 
-bool CudaBackend::ready() const {
-    if (!failed_.ok() || in_flight_ == 0) return true;
-    return cudaSetDevice(device_) != cudaSuccess ||
-           cudaEventQuery(oldest().end) != cudaErrorNotReady;
+cudaError_t CudaBackend::state() const {
+    if (!failed_.ok()) return cudaErrorUnknown;
+    if (in_flight_ == 0) return cudaSuccess;
+    const cudaError_t set = cudaSetDevice(device_);
+    return set != cudaSuccess ? set : cudaEventQuery(oldest().end);
 }
 
 Status CudaBackend::collect(BatchOutput *output) {

@@ -23,15 +23,20 @@ namespace batchllm::cuda {
 
 class CudaBackend final : public Backend {
   public:
+    // rank: of a part of a model; all ranks create theirs at the same time. head_parts: of all ranks.
     static Result<std::unique_ptr<CudaBackend>> create(const Model &model,
-                                                       const BackendOptions &options);
+                                                       const BackendOptions &options,
+                                                       DeviceRank rank = {},
+                                                       std::vector<HeadPart> head_parts = {});
     ~CudaBackend() override;
 
     const BackendInfo &info() const override { return info_; }
     Status forward(const TokenBatch &batch) override;
     Status sample(std::span<const TokenMask> masks) override;
     Status collect(BatchOutput *output) override;
-    bool ready() const override;
+    bool ready() const override { return state() != cudaErrorNotReady; }
+    // Of the oldest batch in flight, or of the device: cudaErrorNotReady, cudaSuccess or an error.
+    cudaError_t state() const;
     bool feeds(const SampleInput &input) const override;
     Result<int64_t> adapter_bytes(const Adapter &adapter) const override {
         return forward_->parts().adapters.bytes(adapter);
@@ -47,6 +52,13 @@ class CudaBackend final : public Backend {
 
     Forward &step() { return *forward_; }
     cudaStream_t stream() const { return stream_; }
+    int device() const { return device_; }
+    // Its samples and scores of a batch come with the other one's.
+    void answer_with(CudaBackend *other) {
+        for (size_t i = 0; i < slots_.size(); ++i) {
+            slots_[i].samples.answer_to(&other->slots_[i].samples);
+        }
+    }
     double host_seconds() const { return host_seconds_; } // for all batches, before their launches
 
   private:

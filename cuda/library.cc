@@ -3,7 +3,9 @@
 #include <new>
 
 #include "backend/cuda_library.h"
+#include "backend/tensor_parallel.h"
 #include "cuda_backend.h"
+#include "tensor_parallel_backend.h"
 
 namespace {
 
@@ -17,13 +19,19 @@ int32_t create(const batchllm_cuda_layout &theirs, const batchllm::Model &model,
         *message = "the library is of another version";
         return BATCHLLM_ERROR_BACKEND_UNAVAILABLE;
     }
-    auto made = batchllm::cuda::CudaBackend::create(model, options);
-    if (!made.ok()) {
-        *message = made.status().message();
+    const auto take = [&](auto made) {
+        if (made.ok()) {
+            *backend = std::move(made).value();
+        } else {
+            *message = made.status().message();
+        }
         return made.status().code();
+    };
+    const auto ranks = batchllm::tensor_parallel_of(options);
+    if (ranks.ok() && *ranks > 1) {
+        return take(batchllm::cuda::TensorParallelBackend::create(model, options, *ranks));
     }
-    *backend = std::move(made).value();
-    return BATCHLLM_OK;
+    return take(batchllm::cuda::CudaBackend::create(model, options));
 }
 
 } // namespace

@@ -21,7 +21,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
 
 # What the order of subdir() in src/meson.build does not say: the program only uses the library's public header, like
 # any user, and CUDA's backend is a separate library that knows the interface of a backend but not the engine.
-CUDA = ["device", "attention", "linear", "adapters", "sampling", "elementwise", "latent", "gated", "experts", "four_bits", "recurrent", "tower", "step", ""]
+CUDA = ["device", "ranks", "attention", "linear", "adapters", "sampling", "elementwise", "latent", "gated", "experts", "four_bits", "recurrent", "tower", "step", ""]
 ONLY = {"src/cli": {"include", "src/base", "src/parameters"}}
 CUDA_MAY = {"include", "src/base", "src/parameters", "src/model", "src/backend"}
 

@@ -27,14 +27,15 @@ enum class Part : uint8_t {
     activation,
     down,
     combine,
+    exchange, // between ranks
     logits,
     sample,
     count
 };
 inline constexpr const char *kPartNames[] = {
-    "",           "input",       "norm",     "qkv",    "rope",    "attention",
-    "delta",      "convolution", "quantize", "output", "routing", "gate/up",
-    "activation", "down",        "combine",  "logits", "sample"};
+    "",           "input",       "norm",     "qkv",      "rope",    "attention",
+    "delta",      "convolution", "quantize", "output",   "routing", "gate/up",
+    "activation", "down",        "combine",  "exchange", "logits",  "sample"};
 static_assert(std::size(kPartNames) == static_cast<size_t>(Part::count));
 
 class Profile {

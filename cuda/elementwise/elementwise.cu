@@ -115,6 +115,30 @@ activate(const T *x, const float *bias, const float *numbers, T *out, int32_t ro
     }
 }
 
+constexpr int kSquareThreads = 128;
+
+template <typename T> __global__ void __launch_bounds__(kSquareThreads)
+    row_squares(const __grid_constant__ RowSquaresArguments a) {
+    const T *row = static_cast<const T *>(a.x) + int64_t{blockIdx.x} * a.stride;
+    float sum = 0;
+    for (int i = static_cast<int>(threadIdx.x) * kVector; i < a.columns;
+         i += kSquareThreads * kVector) {
+        float x[8];
+        load8(row + i, x);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum += x[k] * x[k];
+    }
+    __shared__ float sums[kSquareThreads / 32];
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    sum = 0;
+    for (const float of_warp : sums) sum += of_warp;
+    a.sums[int64_t{blockIdx.x} * a.sums_stride] = sum;
+}
+
 template <typename T>
 __global__ void add_bias(T *x, const float *bias, int32_t rows, int32_t width) {
     const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kVector;
@@ -299,6 +323,14 @@ cudaError_t launch_add_bias(DType type, void *x, const float *bias, int32_t rows
         const RowGrid grid(rows, width / kVector);
         add_bias<<<grid.blocks, grid.threads, 0, stream>>>(static_cast<decltype(t) *>(x), bias,
                                                            rows, width);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t launch_row_squares(const RowSquaresArguments &a, cudaStream_t stream) {
+    if (a.rows == 0) return cudaSuccess;
+    return with_type(a.element, [&](auto t) {
+        row_squares<decltype(t)><<<static_cast<unsigned>(a.rows), kSquareThreads, 0, stream>>>(a);
         return cudaGetLastError();
     });
 }

@@ -33,6 +33,17 @@ struct ConvertArguments {
 };
 cudaError_t launch_convert(const ConvertArguments &arguments, cudaStream_t stream);
 
+// sums[r * sums_stride] = the squares of x[r * stride + i], i < columns, added up. All counts are multiples of kVector.
+struct RowSquaresArguments {
+    DType element;
+    const void *x;
+    int64_t stride;
+    int32_t rows, columns;
+    float *sums;
+    int32_t sums_stride;
+};
+cudaError_t launch_row_squares(const RowSquaresArguments &arguments, cudaStream_t stream);
+
 // count elements, roughly normal with the given deviation around mean; a function of seed and index.
 cudaError_t launch_random(void *to, DType type, int64_t count, float mean, float deviation,
                           uint64_t seed, cudaStream_t stream);

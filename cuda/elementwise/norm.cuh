@@ -10,6 +10,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/norm_row.cuh"
 #include "elementwise/quantize.cuh"
+#include "ranks/peers.cuh"
 
 namespace batchllm::cuda {
 
@@ -86,22 +87,45 @@ __global__ void __launch_bounds__(Vectors < kNormVectors ? 512 : 1024) rms_norm(
 
 // ---- Any norm, with an addition before it ----
 
-template <typename R, typename T, int Vectors> __global__ void
+// Eight elements of all ranks, added up in their order.
+template <typename R>
+__device__ __forceinline__ void load_sum(const PeerSum &peers, int64_t at, float (&x)[8]) {
+    widen(load_past_l1(static_cast<const R *>(peers.parts[0]) + at), x);
+#pragma unroll
+    for (int r = 1; r < kMostPeers; ++r) {
+        if (r >= peers.ranks) break;
+        float more[8];
+        widen(load_past_l1(static_cast<const R *>(peers.parts[r]) + at), more);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[k] += more[k];
+    }
+}
+
+template <typename R, typename T, int Vectors, bool Peers> __global__ void
 __launch_bounds__(Vectors < kNormVectors ? 512 : 1024, Vectors < kNormVectors ? 2 : 1)
     add_norm(const __grid_constant__ AddNormArguments a) {
     __shared__ float sums[32];
     const int64_t begin = int64_t{blockIdx.x} * a.hidden;
-    const bool adds = a.delta != nullptr;
+    const bool adds = Peers || a.delta != nullptr;
     R *residual = static_cast<R *>(a.residual) + begin;
     const StoredRow<R, Vectors, false> was(residual, a.hidden);
     const StoredRow<R, Vectors, true> delta(static_cast<const R *>(a.delta) + begin,
-                                            adds ? a.hidden : 0);
+                                            adds && !Peers ? a.hidden : 0);
     float x[Vectors][8];
+    if constexpr (Peers) {
+        const int rank = static_cast<int>(threadIdx.x);
+        if (rank < a.peers.ranks) {
+            wait_for_rank(a.peers.counts, a.peers.own_count, a.peers.ended, rank);
+        }
+        __syncthreads();
+    }
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {
         const int i = vector_begin(v);
         if (i >= a.hidden) break;
-        if (adds) {
+        if constexpr (Peers) {
+            load_sum<R>(a.peers, begin + i, x[v]);
+        } else if (adds) {
             delta.get(v, x[v]);
         } else {
             was.get(v, x[v]);
@@ -147,8 +171,14 @@ template <typename T>
 cudaError_t launch_add_norm_to(const AddNormArguments &a, cudaStream_t stream) {
     return with_shape(a.hidden, [&](auto vectors, int threads) {
         return with_type(a.stream_type, [&](auto r) {
-            add_norm<decltype(r), T, decltype(vectors)::value>
-                <<<static_cast<unsigned>(a.count), threads, 0, stream>>>(a);
+            using R = decltype(r);
+            constexpr int v = decltype(vectors)::value;
+            const auto blocks = static_cast<unsigned>(a.count);
+            if (a.peers.ranks > 0) {
+                add_norm<R, T, v, true><<<blocks, threads, 0, stream>>>(a);
+            } else {
+                add_norm<R, T, v, false><<<blocks, threads, 0, stream>>>(a);
+            }
             return cudaGetLastError();
         });
     });

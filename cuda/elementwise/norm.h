@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "model/kinds.h"
+#include "ranks/peers.h"
 
 namespace batchllm::cuda {
 
@@ -57,8 +58,8 @@ struct NormArguments {
 };
 cudaError_t launch_rms_norm(const NormArguments &arguments, cudaStream_t stream);
 
-// residual = keep * (residual + scale * after(delta + bias)), rounded to its type; then out =
-// next(residual). Either half may be left out; a norm that is none passes its input on.
+// residual = keep * (residual + scale * after(delta + bias)), rounded to its type, or without the first residual if
+// `fresh`; then out = next(residual). Either half may be left out; a norm that is none passes its input on.
 struct AddNormArguments {
     DType element, stream_type;
     void *residual;    // [count, hidden] of stream_type
@@ -72,6 +73,8 @@ struct AddNormArguments {
     const float *keep = nullptr; // [1]; null: 1
     RowScales scales = {};       // of e4m3
     Whole whole = {};
+    bool fresh = false;
+    PeerSum peers = {}; // instead of delta: what all ranks have made, waited for and added up
 };
 cudaError_t launch_add_norm(const AddNormArguments &arguments, cudaStream_t stream);
 

@@ -101,7 +101,7 @@ normalise(float (&x)[Vectors][8], const DeviceNorm &norm, int hidden, float *sum
     }
 }
 
-// residual, which was `was`, = keep * (was + scale * after(x)); x becomes what is stored there, which the next norm reads: the
+// residual, which was `was`, = keep * (was + scale * after(x)), where what is fresh was zero; x becomes what is stored there, which the next norm reads: the
 // same as in two passes. All of the block call this.
 template <typename R, int Vectors>
 __device__ __forceinline__ void add_to_residual(const AddNormArguments &a,
@@ -117,7 +117,8 @@ __device__ __forceinline__ void add_to_residual(const AddNormArguments &a,
         was.get(v, sum);
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-            x[v][k] = to_float(from_float<R>(keep * (sum[k] + a.scale * x[v][k])));
+            const float before = a.fresh ? 0.0f : sum[k];
+            x[v][k] = to_float(from_float<R>(keep * (before + a.scale * x[v][k])));
         }
         store8(residual + i, x[v]);
     }

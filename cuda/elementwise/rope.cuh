@@ -143,6 +143,15 @@ load_head(const RopeArguments &a, const T *row, int head, int e, float (&x)[8]) 
 
 // What the norms of all queries and of all keys together multiply by.
 template <typename T> __device__ float2 whole_scales(const RopeArguments &a, const T *row) {
+    const auto scale_of = [&](float sum, int heads, float epsilon) {
+        const float count = static_cast<float>(heads) * static_cast<float>(a.head_dim);
+        return rsqrtf(sum / (count * static_cast<float>(a.sharing)) + epsilon);
+    };
+    if (a.squares != nullptr) {
+        const float2 all = a.squares[blockIdx.x];
+        return make_float2(scale_of(all.x, a.heads, a.q_norm.epsilon),
+                           scale_of(all.y, a.kv_heads, a.k_norm.epsilon));
+    }
     float sums[2] = {};
     const int vectors = (a.head_dim + kVector - 1) / kVector;
     for (int i = threadIdx.x; i < (a.heads + a.kv_heads) * vectors; i += kTurnThreads) {
@@ -163,7 +172,7 @@ template <typename T> __device__ float2 whole_scales(const RopeArguments &a, con
     const auto scale = [&](int part, int heads, float epsilon) {
         float sum = 0;
         for (int w = 0; w < kTurnThreads / 32; ++w) sum += parts[part][w];
-        return rsqrtf(sum / (static_cast<float>(heads) * static_cast<float>(a.head_dim)) + epsilon);
+        return scale_of(sum, heads, epsilon);
     };
     return make_float2(scale(0, a.heads, a.q_norm.epsilon), scale(1, a.kv_heads, a.k_norm.epsilon));
 }

@@ -45,6 +45,10 @@ struct RopeArguments {
     // Not for f32.
     bool kv_e4m3 = false;
     const float *k_scale = nullptr, *v_scale = nullptr; // [kv_heads] f32, above 0; null: 1
+    // Of norm_whole, if there are more heads than these: the squares of all queries and of all keys added up, [tokens, 2],
+    // of `sharing` times as many heads.
+    const float2 *squares = nullptr;
+    int32_t sharing = 1;
     bool norm_turned = false; // norms of queries and keys after the rotation; not with norm_whole
 };
 cudaError_t launch_rope(const RopeArguments &arguments, cudaStream_t stream);

@@ -207,7 +207,8 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
     RETURN_IF_ERROR(describe_scales(*product, w, x));
     Key coarse = key;
     coarse.m = tuned_rows(key.m);
-    if (scratch_ != nullptr && coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
+    if (!key.alike && scratch_ != nullptr &&
+        coarse.m * key.n * dtype_bytes(key.y_type) <= scratch_bytes_) {
         auto known = tuned_.find(coarse);
         if (known == tuned_.end()) {
             Choice chosen;
@@ -346,7 +347,9 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input 
                      "without scales",
                      static_cast<long long>(w.rows), static_cast<long long>(w.columns));
     }
-    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, w.scaling};
+    // In order, any choice gives the same bits.
+    const bool alike = w.alike && !in_order_;
+    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, w.scaling, alike};
     auto found = products_.find(key);
     if (found == products_.end() && in_order_) {
         return error(BATCHLLM_ERROR_INTERNAL,

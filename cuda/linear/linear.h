@@ -34,6 +34,8 @@ struct Matrix {
     const float *scales = nullptr; // [rows], or [blocks of rows, block_scale_stride]
     Scaling scaling = Scaling::none;
     std::optional<Packing> packing = {};
+    bool alike =
+        false; // its products are chosen without timing: the same on devices that are the same
 };
 
 // What W is multiplied with, in the type that W has.
@@ -116,6 +118,7 @@ class Linear {
         DType y_type;
         bool accumulate;
         Scaling scaling;
+        bool alike = false;
         bool operator==(const Key &) const = default;
     };
     struct Hash {
@@ -124,7 +127,7 @@ class Linear {
             h = (h ^ static_cast<size_t>(key.n)) * 0xbf58476d1ce4e5b9u;
             h = (h ^ static_cast<size_t>(key.k)) * 0x94d049bb133111ebu;
             return h ^ static_cast<size_t>(key.y_type) ^ (key.accumulate ? 64u : 0u) ^
-                   static_cast<size_t>(key.scaling) << 7;
+                   (key.alike ? 32u : 0u) ^ static_cast<size_t>(key.scaling) << 7;
         }
     };
     struct Product {

@@ -184,7 +184,8 @@ constexpr int kNormThreads = 256;
 
 // A block has a part of a token's results; a thread four neighbours at a time.
 template <typename T> __global__ void __launch_bounds__(kNormThreads)
-    state_space_norm(const __grid_constant__ StateSpaceArguments s, int64_t tokens) {
+    state_space_norm(const __grid_constant__ StateSpaceArguments s, SharedNorm shared,
+                     int64_t tokens) {
     __shared__ float sums[2][kNormThreads / 32]; // by every second token
     const DeltaArguments &a = s.delta;
     const int length = a.values_size() / s.norm_parts;
@@ -203,7 +204,9 @@ template <typename T> __global__ void __launch_bounds__(kNormThreads)
         __syncthreads();
         squares = 0;
         for (const float of_warp : sums[side]) squares += of_warp;
-        const float scale = rsqrtf(squares / static_cast<float>(length) + a.epsilon);
+        if (shared.squares != nullptr) squares = shared.squares[token * shared.stride];
+        const float count = static_cast<float>(length) * static_cast<float>(shared.sharing);
+        const float scale = rsqrtf(squares / count + a.epsilon);
         const auto *weights = reinterpret_cast<const float4 *>(a.norm + begin);
         for (int i = static_cast<int>(threadIdx.x); i < length / 4; i += kNormThreads) {
             const float4 x = widen(row[i]), weight = weights[i];
@@ -246,13 +249,14 @@ cudaError_t launch_state_space_steps(const StateSpaceArguments &s, cudaStream_t 
     });
 }
 
-cudaError_t launch_state_space_norm(const StateSpaceArguments &s, int64_t tokens,
-                                    cudaStream_t stream) {
+cudaError_t launch_state_space_norm(const StateSpaceArguments &s, const SharedNorm &shared,
+                                    int64_t tokens, cudaStream_t stream) {
     if (tokens == 0) return cudaSuccess;
     const dim3 grid(static_cast<unsigned>(s.norm_parts),
                     static_cast<unsigned>(std::min<int64_t>(tokens, 65535)));
     return with_type(s.delta.element, [&](auto t) {
-        space::state_space_norm<decltype(t)><<<grid, space::kNormThreads, 0, stream>>>(s, tokens);
+        space::state_space_norm<decltype(t)>
+            <<<grid, space::kNormThreads, 0, stream>>>(s, shared, tokens);
         return cudaGetLastError();
     });
 }

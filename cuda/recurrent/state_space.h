@@ -51,8 +51,15 @@ cudaError_t launch_state_space_inputs(const StateSpaceChunks &arguments, cudaStr
 // All that those items need, but for the norm and their rings.
 cudaError_t launch_state_space_chunks(const StateSpaceChunks &arguments, cudaStream_t stream);
 
+// Of one norm that others share, for `sharing` times as many results: their squares added up, [tokens] floats `stride`
+// apart. Null: it is not shared.
+struct SharedNorm {
+    const float *squares = nullptr;
+    int32_t stride = 0, sharing = 1;
+};
+
 // Norms the results of tokens [0, tokens) in place, after all levels.
-cudaError_t launch_state_space_norm(const StateSpaceArguments &arguments, int64_t tokens,
-                                    cudaStream_t stream);
+cudaError_t launch_state_space_norm(const StateSpaceArguments &arguments, const SharedNorm &shared,
+                                    int64_t tokens, cudaStream_t stream);
 
 } // namespace batchllm::cuda

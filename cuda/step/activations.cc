@@ -29,6 +29,8 @@ Status Activations::allocate(const StepBuffers &of) {
     ASSIGN_OR_RETURN(taken, zeroed_memory(of[StepBuffer::taken], what));
     ASSIGN_OR_RETURN(expanded, zeroed_memory(of[StepBuffer::expanded], "expanded weights"));
     ASSIGN_OR_RETURN(logits, zeroed_memory(of[StepBuffer::logits], "logits"));
+    ASSIGN_OR_RETURN(all_logits, zeroed_memory(of[StepBuffer::all_logits], "logits"));
+    ASSIGN_OR_RETURN(others_logits, zeroed_memory(of[StepBuffer::others_logits], "logits"));
     static_assert(sizeof(SampleResult) == sample_bytes);
     ASSIGN_OR_RETURN(samples, zeroed_memory(of[StepBuffer::samples], "samples"));
     logits_rows = of.logits_rows;

@@ -16,7 +16,9 @@ struct Activations {
     DeviceMemory qkv;          // [rows, qkv.rows], then attended rows in e4m3
     DeviceMemory attended;     // [rows, o.columns]
     DeviceMemory latent_normed, latent_of_down, latent_queries, latent_made; // as StepBuffer's
-    DeviceMemory delta; // [rows, hidden] of the residual's type, where norms stand after a sublayer
+    DeviceMemory
+        delta; // [rows, hidden] of the residual's type, where norms stand after a sublayer;
+               // twice where ranks add up two at the same time
     DeviceMemory gate_up;   // [rows, 2 width], or without a gate [rows, width]
     DeviceMemory activated; // [rows, width]
     // Scales of what is in e4m3 of these: [rows], or [width / kScaleBlock, rows], or for experts
@@ -25,10 +27,13 @@ struct Activations {
     DeviceMemory expanded; // of a matrix in four bits, elements
     DeviceMemory
         taken; // [rows, columns of a matrix in four bits] elements, in the order of its columns
-    DeviceMemory layer_inputs; // [rows, layers * LayerInputs::width]
-    DeviceMemory logits;       // [logits_rows, padded vocabulary] f32
-    DeviceMemory samples;      // [logits rows] SampleResult, which the next batch's fed tokens read
+    DeviceMemory layer_inputs;              // [rows, layers * LayerInputs::width]
+    DeviceMemory logits;                    // [logits_rows, padded vocabulary] f32
+    DeviceMemory all_logits, others_logits; // as StepBuffer's
+    DeviceMemory samples; // [logits rows] SampleResult, which the next batch's fed tokens read
     int64_t logits_rows = 0;
+
+    std::byte *second_delta() const { return delta.data() + delta.bytes() / 2; }
 
     Status allocate(const StepBuffers &of);
     // Room for so many samples. True: they have moved, and the stream was waited for.

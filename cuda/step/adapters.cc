@@ -21,7 +21,7 @@ void transpose(const Tensor &from, std::byte *to) {
     const int64_t element = dtype_bytes(from.dtype);
     for (int64_t column = 0; column < from.columns; ++column) {
         for (int64_t row = 0; row < from.rows; ++row, to += element) {
-            std::memcpy(to, from.data + (row * from.columns + column) * element,
+            std::memcpy(to, from.data + (row * from.row_length() + column) * element,
                         static_cast<size_t>(element));
         }
     }
@@ -85,10 +85,16 @@ Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter)
     ASSIGN_OR_RETURN(PinnedMemory memory, pinned_->take(bytes));
     int64_t at = begin;
     for (const AdapterLayout::Piece &piece : layout.pieces) {
+        const Tensor &from = *piece.from;
         if (piece.transposed) {
-            transpose(*piece.from, memory.data() + at);
-        } else {
-            std::memcpy(memory.data() + at, piece.from->data, static_cast<size_t>(piece.bytes));
+            transpose(from, memory.data() + at);
+        } else { // all columns, or a part's
+            const int64_t stride = from.row_length() * dtype_bytes(from.dtype);
+            const int64_t rows = stride * from.rows == piece.bytes ? 1 : from.rows;
+            for (int64_t r = 0, bytes_of_row = piece.bytes / rows; r < rows; ++r) {
+                std::memcpy(memory.data() + at + r * bytes_of_row, from.data + r * stride,
+                            static_cast<size_t>(bytes_of_row));
+            }
         }
         at += align(piece.bytes);
     }

@@ -106,6 +106,8 @@ Status Feeds::shared_expert(size_t index, const FeedForward &f, const Input &x,
                                 stream));
     RETURN_IF_CUDA(launch_add_bias(type, delta, w.down_bias, count, hidden, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::down, stream));
+    // Else ranks add it up with what the experts make.
+    if (w.experts.after) RETURN_IF_ERROR(residual_.sum(delta, rows, stream));
     if (!w.after_shared) return {};
     const AddNormArguments in_place{type, type,           delta, nullptr, nullptr, {},
                                     1,    w.after_shared, delta, count,   hidden};
@@ -127,7 +129,7 @@ Status Feeds::route(size_t index, const Experts &experts, const Input &x, const 
 // The shared expert into Activations::delta, then the experts, and what ends the layer. All of its matrices are of the
 // compute type, or the experts' alone are in e4m3. Where router and experts have norms of their own,
 // Activations::normed has the input of each in turn. Where a norm stands after the experts, their sum is added to the
-// delta first.
+// delta first. Ranks add up what they have made before anything else is done with it.
 Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts *both,
                       const StepRows &rows, cudaStream_t stream) {
     const DeviceLayer &w = parts_.layer(index);
@@ -151,8 +153,9 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
     const DeviceNorm *next = ends ? &after.norm : &kNoNorm;
     const Scaling next_scaling = ends ? after.scaling : Scaling::none;
     const bool summed_apart = bool(w.experts.after);
+    const bool ranks = bool(parts_.options.rank);
     // The launch that adds up the experts' results passes on no e4m3.
-    const bool normed_apart = !summed_apart && next_scaling != Scaling::none;
+    const bool normed_apart = !ranks && !summed_apart && next_scaling != Scaling::none;
     const ResidualStream::Ending ending{w.down,
                                         nullptr,
                                         nullptr,
@@ -162,30 +165,50 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
                                         normed_apart ? Scaling::none : next_scaling,
                                         Part::combine,
                                         ends ? w.scalar : nullptr};
-    const AddNormArguments end = residual_.addition(ending, rows);
+    AddNormArguments end = residual_.addition(ending, rows);
+    const DType element = parts_.element(), type = parts_.options.residual;
     Profile *profile = &parts_.profile;
     const AdaptedExperts adapted{parts_.adapters, parts_.input, index, rows.wanted != nullptr,
                                  w.experts.in_e4m3() ? x : of_experts};
-    if (!summed_apart) {
-        RETURN_IF_ERROR(
-            parts_.experts.run(described, w.experts, of_experts, end, &adapted, profile, stream));
+    const auto run = [&](const AddNormArguments &to) {
+        return parts_.experts.run(described, w.experts, of_experts, to, &adapted, profile, stream);
+    };
+    void *delta = parts_.activations.delta.data();
+    AddNormArguments sum{element,
+                         type,
+                         delta,
+                         nullptr,
+                         nullptr,
+                         w.experts.after,
+                         1,
+                         {},
+                         nullptr,
+                         end.count,
+                         parts_.model.hidden};
+    if (!ranks && !summed_apart) {
+        RETURN_IF_ERROR(run(end));
         return normed_apart ? residual_.norm(*next, next_scaling, rows, stream) : Status();
     }
-    const AddNormArguments sum{parts_.element(),
-                               parts_.options.residual,
-                               parts_.activations.delta.data(),
-                               nullptr,
-                               nullptr,
-                               w.experts.after,
-                               1,
-                               {},
-                               nullptr,
-                               end.count,
-                               parts_.model.hidden};
-    RETURN_IF_ERROR(
-        parts_.experts.run(described, w.experts, of_experts, sum, &adapted, profile, stream));
+    if (!ranks) {
+        RETURN_IF_ERROR(run(sum));
+    } else {
+        AddNormArguments own = sum;
+        own.residual = summed_apart ? parts_.activations.second_delta() : residual_.part_room(rows);
+        own.delta = summed_apart ? nullptr : delta;
+        own.after = {};
+        own.fresh = true;
+        RETURN_IF_ERROR(run(own));
+        if (summed_apart) {
+            RETURN_IF_ERROR(residual_.sum(own.residual, rows, stream));
+            sum.delta = own.residual;
+            RETURN_IF_CUDA(launch_add_norm(sum, stream));
+        } else {
+            RETURN_IF_ERROR(residual_.add_up(nullptr, rows, &end, stream));
+        }
+    }
+    const bool waits = end.peers.ranks > 0;
     RETURN_IF_CUDA(launch_add_norm(end, stream));
-    return profile->mark(Part::norm, stream);
+    return profile->mark(waits ? Part::exchange : Part::norm, stream);
 }
 
 Status Feeds::dense(size_t index, const FeedForward &f, const StepRows &rows, cudaStream_t stream) {
@@ -205,7 +228,8 @@ Status Feeds::dense(size_t index, const FeedForward &f, const StepRows &rows, cu
         ends ? after.scaling : Scaling::none,
         Part::down,
         ends ? w.scalar : nullptr,
-        ProductPlace{index, LayerProduct::down}};
+        ProductPlace{index, LayerProduct::down},
+        true};
     return residual_.finish(ending, rows, stream);
 }
 

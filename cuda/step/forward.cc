@@ -198,6 +198,7 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
     // Where pictures' tokens stand, and how many there are, is another thing in every step.
     Graph *graph = parts_.pictures.staged() > 0 ? nullptr : captured(stream);
+    RETURN_IF_ERROR(parts_.options.rank.meet()); // nothing is allocated from here on
     if (graph == nullptr) return launch(stream);
     RETURN_IF_ERROR(mixers_.set_arguments(graph));
     return graph->replay(stream);
@@ -244,6 +245,7 @@ Status Forward::launch(cudaStream_t stream) {
     RETURN_IF_ERROR(parts_.ropes.launch(model, parts_.input, tokens, stream));
     RETURN_IF_ERROR(feeds_.make_layer_inputs(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::input, stream));
+    RETURN_IF_ERROR(residual_.begin(stream));
     const ResidualStream::First first = residual_.first_of(0);
     RETURN_IF_ERROR(residual_.norm(first.norm, first.scaling, rows, stream));
     for (size_t i = 0; i < model.layers.size(); ++i) {

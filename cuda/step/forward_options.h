@@ -3,14 +3,21 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "backend/gpu/step_buffers.h"
 #include "experts/grouped.h"
 #include "model/model.h"
+#include "ranks/rank_group.h"
 #include "step/attention.h"
 #include "step/weights.h"
 
 namespace batchllm::cuda {
+
+// A rank's rows of the head.
+struct HeadPart {
+    int64_t begin, rows, padded; // padded: head_rows()
+};
 
 struct ForwardOptions {
     DType element = DType::bf16;
@@ -30,12 +37,15 @@ struct ForwardOptions {
     bool random_weights = false;
     bool skewed_routing = false; // of random weights
     bool profile = false;
-    bool reproducible = false; // a token's results are the same bits in any step
+    DeviceRank rank = {};             // of a part of a model
+    std::vector<HeadPart> head_parts; // [ranks]
+    bool peer_sums = true;            // where devices can read each other's memory (ranks/peers.h)
+    bool reproducible = false;        // a token's results are the same bits in any step
     Quantize quantize = Quantize::stored;
     bool fast_accumulation = false; // of products in e4m3
     // Without tuning, from so many rows on, products with matrices in four bits expand them (docs/lab/four-bits.md).
     int64_t expanded_rows = 2048;
-    bool pictures = true; // where the model has a tower
+    bool pictures = true;      // where the model has a tower
     bool gated_product = true; // gate and up in one launch with the activation, where there is one
     uint64_t seed = 0;
     int32_t threads = 0;

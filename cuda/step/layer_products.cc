@@ -11,9 +11,9 @@ std::vector<StepProduct> layer_products(const StepParts &parts, Products *produc
     const DType element = parts.element(), residual = parts.options.residual;
     const float scale = described.residual_scale;
     // What ends a sublayer: added to the residual stream, or a delta.
-    const auto end = [&](const Matrix &matrix, const Input &x, const DeviceNorm &after,
-                         float alpha) {
-        const bool delta = after || !products->adds(matrix);
+    const auto end = [&](const Matrix &matrix, const Input &x, const DeviceNorm &after, float alpha,
+                         bool divided = true) {
+        const bool delta = after || (divided && parts.options.rank) || !products->adds(matrix);
         return StepProduct{matrix,   x,      delta ? buffers.delta.data() : buffers.residual.data(),
                            residual, !delta, alpha};
     };
@@ -48,7 +48,7 @@ std::vector<StepProduct> layer_products(const StepParts &parts, Products *produc
     }
     if (parts.model.layer_inputs) {
         all.push_back({w.input_gate, normed, buffers.gate_up.data(), element, false});
-        all.push_back(end(w.input_down, activated, w.after_input, 1));
+        all.push_back(end(w.input_down, activated, w.after_input, 1, false));
     }
     return all;
 }

@@ -18,13 +18,14 @@ bool scaled_by_rows(const Tensor &tensor) { return tensor.scales.per_row == 1; }
 bool scaled_by_blocks(const Tensor &tensor, int64_t first) {
     const Scales &scales = tensor.scales;
     return scales.block_rows == kScaleBlock && scales.block_columns == kScaleBlock &&
-           tensor.first_row % kScaleBlock == 0 && first % kScaleBlock == 0;
+           tensor.first_row % kScaleBlock == 0 && tensor.first_column % kScaleBlock == 0 &&
+           first % kScaleBlock == 0;
 }
 
-float scale_at(const Tensor &tensor, int64_t row, int64_t block_of_columns) {
+float scale_at(const Tensor &tensor, int64_t row, int64_t column) {
     const Scales &scales = tensor.scales;
-    return scales
-        .data[(tensor.first_row + row) / scales.block_rows * scales.per_row + block_of_columns];
+    return scales.data[(tensor.first_row + row) / scales.block_rows * scales.per_row +
+                       (tensor.first_column + column) / scales.block_columns];
 }
 
 bool has_part_in(const MatrixSource &source, std::initializer_list<DType> types) {
@@ -208,9 +209,9 @@ std::vector<float> own_scales(const MatrixSource &source, Scaling scaling) {
         }
         const int64_t stride = block_scale_stride(source.columns);
         for (int64_t r = 0; r < tensor->rows; r += kScaleBlock) {
-            for (int64_t b = 0; b < tensor->scales.per_row; ++b) {
-                all[static_cast<size_t>((first + r) / kScaleBlock * stride + b)] =
-                    scale_at(*tensor, r, b);
+            for (int64_t c = 0; c < tensor->columns; c += kScaleBlock) {
+                all[static_cast<size_t>((first + r) / kScaleBlock * stride + c / kScaleBlock)] =
+                    scale_at(*tensor, r, c);
             }
         }
     }

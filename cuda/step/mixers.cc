@@ -54,6 +54,9 @@ Status Mixers::keys_and_values(size_t index, const Attention &a, cudaStream_t st
     const bool turns = a.rope >= 0;
     const Rope *rope = turns ? &parts_.model.ropes[static_cast<size_t>(a.rope)] : nullptr;
     const KvPool::Scales scales = parts_.kv.scales_of(index);
+    const DeviceRank &rank = parts_.options.rank;
+    const bool shares = a.norm_whole && rank;
+    if (shares) RETURN_IF_ERROR(share_squares(w, a, stream));
     const RopeArguments arguments{parts_.element(),
                                   parts_.activations.qkv.data(),
                                   w.qkv_bias,
@@ -78,9 +81,29 @@ Status Mixers::keys_and_values(size_t index, const Attention &a, cudaStream_t st
                                   parts_.options.kv_e4m3,
                                   scales.k,
                                   scales.v,
+                                  shares ? parts_.activations.delta.as<float2>() : nullptr,
+                                  rank.ranks(),
                                   a.norm_turned};
     RETURN_IF_CUDA(launch_rope(arguments, stream));
     return parts_.profile.mark(Part::rope, stream);
+}
+
+// Into Activations::delta, which no sublayer's result is in yet: the squares of all ranks' queries and keys, [tokens, 2].
+// Padding of heads is zero.
+Status Mixers::share_squares(const DeviceLayer &w, const Attention &a, cudaStream_t stream) {
+    const Activations &buffers = parts_.activations;
+    auto *sums = buffers.delta.as<float>();
+    const auto tokens = static_cast<int32_t>(parts_.staged.tokens);
+    const int32_t padded = padded_head_dim(a.head_dim), queries = a.heads * padded;
+    const int32_t keys = a.kv_layer < 0 ? a.kv_heads * padded : 0;
+    const std::byte *row = buffers.qkv.data();
+    RETURN_IF_CUDA(
+        launch_row_squares({parts_.element(), row, w.qkv.rows, tokens, queries, sums, 2}, stream));
+    RETURN_IF_CUDA(
+        launch_row_squares({parts_.element(), row + queries * dtype_bytes(parts_.element()),
+                            w.qkv.rows, tokens, keys, sums + 1, 2},
+                           stream));
+    return parts_.options.rank.sum(sums, int64_t{2} * tokens, DType::f32, stream);
 }
 
 // Queries, absorbed, and keys of a layer with latents.
@@ -215,8 +238,8 @@ Status Mixers::recurrent(size_t index, Part part, cudaStream_t stream) {
     RETURN_IF_ERROR(project(index, stream));
     const Activations &buffers = parts_.activations;
     RETURN_IF_ERROR(parts_.states.launch(index, parts_.layer(index), buffers.qkv.data(),
-                                         buffers.attended.data(), parts_.staged.tokens,
-                                         parts_.input, stream));
+                                         buffers.attended.data(), buffers.delta.as<float>(),
+                                         parts_.staged.tokens, parts_.input, stream));
     return parts_.profile.mark(part, stream);
 }
 
@@ -325,7 +348,8 @@ Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
                                         ends ? after.scaling : scaling_of_feed(w),
                                         Part::output,
                                         nullptr,
-                                        ProductPlace{index, LayerProduct::last}};
+                                        ProductPlace{index, LayerProduct::last},
+                                        true};
     return residual_.finish(ending, rows, stream);
 }
 

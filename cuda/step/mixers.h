@@ -28,6 +28,7 @@ class Mixers {
   private:
     Status project(size_t layer, cudaStream_t stream);
     Status keys_and_values(size_t layer, const Attention &attention, cudaStream_t stream);
+    Status share_squares(const DeviceLayer &w, const Attention &attention, cudaStream_t stream);
     Status latents(size_t layer, const Attention &attention, cudaStream_t stream);
     Status recurrent(size_t layer, Part part, cudaStream_t stream);
     struct LatentRows {

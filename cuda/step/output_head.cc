@@ -1,29 +1,63 @@
 #include "step/output_head.h"
 
+#include <vector>
+
 namespace batchllm::cuda {
 
 Status OutputHead::compute_logits(int64_t first, int64_t count, cudaStream_t stream) {
     const Model &model = parts_.model;
     const int64_t row_bytes = model.hidden * dtype_bytes(parts_.element());
+    const Matrix &head = parts_.weights.head;
+    auto *made = parts_.activations.logits.as<float>();
     const StepAdapters &adapters = parts_.adapters;
     const bool adapted = adapters.changes(adapters.model().head());
     AdapterArguments change;
     if (adapted) {
         const StepRows rows = parts_.wanted_rows();
-        ASSIGN_OR_RETURN(change,
-                         adapters.shrink({adapters.model().head(), hidden(), Scaling::none,
-                                          rows.count, rows.wanted != nullptr, logits(), DType::f32,
-                                          model.logits_scale, nullptr, nullptr,
-                                          static_cast<int32_t>(first), static_cast<int32_t>(count)},
-                                         parts_.input, stream));
+        ASSIGN_OR_RETURN(
+            change,
+            adapters.shrink({adapters.model().head(), hidden(), Scaling::none, rows.count,
+                             rows.wanted != nullptr, made, DType::f32, model.logits_scale, nullptr,
+                             nullptr, static_cast<int32_t>(first), static_cast<int32_t>(count)},
+                            parts_.input, stream));
     }
-    RETURN_IF_ERROR(products_.run({parts_.weights.head, hidden() + first * row_bytes, logits(),
-                                   DType::f32, false, model.logits_scale},
-                                  count, stream));
+    RETURN_IF_ERROR(products_.run(
+        {head, hidden() + first * row_bytes, made, DType::f32, false, model.logits_scale}, count,
+        stream));
     if (adapted) RETURN_IF_ERROR(adapters.expand(change, stream));
-    RETURN_IF_CUDA(launch_finish_logits(logits(), count, logits_stride(), parts_.weights.head_bias,
+    RETURN_IF_CUDA(launch_finish_logits(made, count, head.rows, parts_.weights.head_bias,
                                         model.logits_softcap, stream));
-    return parts_.profile.mark(Part::logits, stream);
+    RETURN_IF_ERROR(parts_.profile.mark(Part::logits, stream));
+    return rank() ? share_logits(count, stream) : Status();
+}
+
+// From each rank the logits of its tokens for this rank's share of the rows, which become whole rows.
+Status OutputHead::share_logits(int64_t count, cudaStream_t stream) {
+    constexpr auto number = static_cast<int64_t>(sizeof(float));
+    const Activations &a = parts_.activations;
+    const std::vector<HeadPart> &parts = parts_.options.head_parts;
+    const Share own = share_of(count);
+    const int64_t rows = own.end - own.begin, row_bytes = logits_stride() * number;
+    std::vector<RankGroup::Bytes> to, from;
+    std::byte *next = a.others_logits.data();
+    for (size_t r = 0; r < parts.size(); ++r) {
+        const Share share = share_of(count, static_cast<int32_t>(r));
+        const int64_t stride = parts_.weights.head.rows * number;
+        std::byte *made = a.logits.data() + share.begin * stride;
+        to.push_back({made, (share.end - share.begin) * stride});
+        const bool self = static_cast<int32_t>(r) == rank().number;
+        from.push_back({self ? made : next, rows * parts[r].padded * number});
+        if (!self) next += from.back().count;
+    }
+    RETURN_IF_ERROR(rank().group->swap(rank().number, to, from, stream));
+    for (size_t r = 0; r < parts.size() && rows > 0; ++r) {
+        RETURN_IF_CUDA(cudaMemcpy2DAsync(
+            a.all_logits.data() + parts[r].begin * number, static_cast<size_t>(row_bytes),
+            from[r].data, static_cast<size_t>(parts[r].padded * number),
+            static_cast<size_t>(parts[r].rows * number), static_cast<size_t>(rows),
+            cudaMemcpyDeviceToDevice, stream));
+    }
+    return parts_.profile.mark(Part::exchange, stream);
 }
 
 Status OutputHead::sum_hidden(const SumSpan *spans, int32_t count, float *sums,

@@ -52,7 +52,7 @@ StepParts::StepParts(const Model &described, const ForwardOptions &chosen)
       kv(described, chosen.kv_type()),
       attention(described, chosen.element, chosen.kv_type(), chosen.attention),
       states(described, {chosen.element, chosen.state, chosen.attention.sms, chosen.reproducible,
-                         chosen.experts == GroupedKernel::sm90}),
+                         chosen.experts == GroupedKernel::sm90, chosen.rank}),
       experts(described, chosen.element, chosen.experts, chosen.attention.sms),
       adapters(described, chosen.element, chosen.attention.sms, chosen.reproducible) {
     profile.on = options.profile;
@@ -63,6 +63,11 @@ Status StepParts::allocate(const StepForm &form) {
     RETURN_IF_ERROR(check_widths(model, weights));
     const StepBuffers buffers = step_buffers(model, form, rows);
     RETURN_IF_ERROR(activations.allocate(buffers));
+    const DeviceRank &rank = options.rank;
+    if (rank && options.peer_sums) {
+        ASSIGN_OR_RETURN(peers,
+                         rank.group->share_buffers(rank.number, buffers[StepBuffer::residual]));
+    }
     RETURN_IF_ERROR(ropes.allocate(model, rows));
     // Random weights are of such a size that keys and values need no scale.
     if (options.kv_e4m3 && !options.random_weights) {

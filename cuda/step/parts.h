@@ -72,6 +72,8 @@ struct StepParts {
     StepInput input;
     Profile profile;
     StagedStep staged;
+    // Of ranks that read each other's memory: [rows, hidden] of the residual's type.
+    PeerBuffers peers;
 };
 
 } // namespace batchllm::cuda

@@ -71,7 +71,8 @@ Status ResidualStream::norm(const DeviceNorm &norm, Scaling scaling, const StepR
 
 Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_t stream) {
     const DType type = parts_.options.residual;
-    if (!e.after && e.keep == nullptr && products_.adds(e.w)) {
+    const bool sums = e.divided && parts_.options.rank;
+    if (!sums && !e.after && e.keep == nullptr && products_.adds(e.w)) {
         RETURN_IF_ERROR(run(e, {e.w, e.x, rows.residual, type, true, e.scale}, rows, stream));
         RETURN_IF_CUDA(launch_add_bias(type, rows.residual, e.bias,
                                        static_cast<int32_t>(rows.count), parts_.model.hidden,
@@ -79,11 +80,53 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
         RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
         return e.next != nullptr ? norm(*e.next, e.next_scaling, rows, stream) : Status();
     }
-    void *delta = parts_.activations.delta.data();
+    void *delta = sums ? part_room(rows) : parts_.activations.delta.data();
     RETURN_IF_ERROR(run(e, {e.w, e.x, delta, type, false}, rows, stream));
     RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
-    RETURN_IF_CUDA(launch_add_norm(addition(e, rows), stream));
-    return parts_.profile.mark(Part::norm, stream);
+    AddNormArguments add = addition(e, rows);
+    if (sums) RETURN_IF_ERROR(add_up(e.bias, rows, &add, stream));
+    const bool waits = add.peers.ranks > 0;
+    RETURN_IF_CUDA(launch_add_norm(add, stream));
+    return parts_.profile.mark(waits ? Part::exchange : Part::norm, stream);
+}
+
+Status ResidualStream::sum(void *made, const StepRows &rows, cudaStream_t stream) {
+    const int64_t count = rows.count * parts_.model.hidden;
+    RETURN_IF_ERROR(parts_.options.rank.sum(made, count, parts_.options.residual, stream));
+    return parts_.profile.mark(Part::exchange, stream);
+}
+
+// More than two would each read more than by NCCL's rings, which are slow for short sums alone.
+bool ResidualStream::sums_by_peers(const StepRows &rows) const {
+    constexpr int64_t most_bytes = int64_t{1} << 20;
+    const int64_t row_bytes = parts_.model.hidden * dtype_bytes(parts_.options.residual);
+    return parts_.peers &&
+           (parts_.peers.signals.ranks == 2 || rows.count * row_bytes <= most_bytes);
+}
+
+void *ResidualStream::part_room(const StepRows &rows) const {
+    return sums_by_peers(rows) ? parts_.peers.own[turn_] : parts_.activations.delta.data();
+}
+
+Status ResidualStream::add_up(const float *bias, const StepRows &rows, AddNormArguments *addition,
+                              cudaStream_t stream) {
+    void *made = part_room(rows);
+    RETURN_IF_CUDA(launch_add_bias(parts_.options.residual, made, bias,
+                                   static_cast<int32_t>(rows.count), parts_.model.hidden, stream));
+    addition->delta = made;
+    addition->bias = nullptr;
+    if (!sums_by_peers(rows)) return sum(made, rows, stream);
+    RETURN_IF_CUDA(launch_signal(parts_.peers.signals, stream));
+    addition->peers = parts_.peers.sums[turn_];
+    turn_ ^= 1;
+    return {};
+}
+
+Status ResidualStream::begin(cudaStream_t stream) {
+    if (!parts_.peers) return {};
+    turn_ = 0;
+    RETURN_IF_CUDA(launch_signal(parts_.peers.signals, stream));
+    return check_cuda(launch_wait(parts_.peers.signals, stream), "waiting for ranks");
 }
 
 Status ResidualStream::run(const Ending &e, const StepProduct &product, const StepRows &rows,

@@ -51,10 +51,20 @@ class ResidualStream {
         Part part;
         const float *keep = nullptr;            // [1] multiplies the sum; null: 1
         std::optional<ProductPlace> place = {}; // that adapters may change
+        bool divided = false;                   // among ranks, whose results are added
     };
     Status finish(const Ending &ending, const StepRows &rows, cudaStream_t stream);
     // Its second half, where Activations::delta has the sublayer's result.
     AddNormArguments addition(const Ending &ending, const StepRows &rows) const;
+    // What a rank has made of these rows becomes the sum of all.
+    Status sum(void *made, const StepRows &rows, cudaStream_t stream);
+    // The same for what an addition adds, the rank's part, which was made in part_room(); with a bias that one of the ranks
+    // has.
+    void *part_room(const StepRows &rows) const;
+    Status add_up(const float *bias, const StepRows &rows, AddNormArguments *addition,
+                  cudaStream_t stream);
+    // Before the first sum of a step.
+    Status begin(cudaStream_t stream);
 
     // For a launch that writes so many rows; turns: of hidden elements.
     RowScales scales_of(const DeviceMemory &memory, Scaling scaling, int64_t rows) const;
@@ -72,8 +82,11 @@ class ResidualStream {
                 parts_.options.element};
     }
 
+    bool sums_by_peers(const StepRows &rows) const;
+
     StepParts &parts_;
     Products &products_;
+    size_t turn_ = 0; // of the peers' buffers
 };
 
 } // namespace batchllm::cuda

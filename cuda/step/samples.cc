@@ -199,6 +199,15 @@ Status StepSamples::send_masks(std::span<const TokenMask> masks, cudaStream_t st
     return {};
 }
 
+Status StepSamples::reserve_spare(const OutputHead &head) {
+    if (!masked_) return {};
+    const int64_t bytes = spares_ * head.logits_stride() * static_cast<int64_t>(sizeof(float));
+    if (spare_.bytes() >= bytes) return {};
+    spare_ = DeviceMemory();
+    ASSIGN_OR_RETURN(spare_, DeviceMemory::create(bytes, "masked logits"));
+    return {};
+}
+
 Status StepSamples::run(const Staging &staging, OutputHead *head, cudaStream_t stream) {
     const auto rows = static_cast<int64_t>(wanted().size());
     const auto tasks = static_cast<int64_t>(tasks_.size());
@@ -208,21 +217,25 @@ Status StepSamples::run(const Staging &staging, OutputHead *head, cudaStream_t s
                                          static_cast<int32_t>(spans_.size()), sums_.as<float>(),
                                          stream));
     }
-    if (masked_) {
-        const int64_t bytes = spares_ * head->logits_stride() * static_cast<int64_t>(sizeof(float));
-        if (spare_.bytes() < bytes) {
-            spare_ = DeviceMemory();
-            ASSIGN_OR_RETURN(spare_, DeviceMemory::create(bytes, "masked logits"));
-        }
+    const DeviceRank &rank = head->rank();
+    const int64_t result_bytes = this->rows() * static_cast<int64_t>(sizeof(SampleResult));
+    if (rank && tasks > 0) { // those of other ranks' shares are added
+        RETURN_IF_CUDA(
+            cudaMemsetAsync(head->samples(), 0, static_cast<size_t>(result_bytes), stream));
     }
     int64_t task = 0;
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t last = std::min(rows, first + chunk);
         if (task == tasks || wanted_of_[static_cast<size_t>(task)] >= last) continue;
         RETURN_IF_ERROR(head->compute_logits(first, last - first, stream));
-        int64_t end = task;
-        while (end < tasks && wanted_of_[static_cast<size_t>(end)] < last) ++end;
-        SampleArguments arguments{head->logits(),
+        const OutputHead::Share share = head->share_of(last - first);
+        const auto first_task_of = [&](int64_t row) {
+            return std::lower_bound(wanted_of_.begin() + task, wanted_of_.end(), row) -
+                   wanted_of_.begin();
+        };
+        const int64_t end = first_task_of(first + share.end), next = first_task_of(last);
+        task = first_task_of(first + share.begin);
+        SampleArguments arguments{head->logits() - share.begin * head->logits_stride(),
                                   head->logits_stride(),
                                   vocabulary_,
                                   staging.on_device<SampleTask>(staged_tasks_) + task,
@@ -230,9 +243,9 @@ Status StepSamples::run(const Staging &staging, OutputHead *head, cudaStream_t s
                                   staging.on_device<LogitEdit>(staged_edits_),
                                   staging.on_device<int32_t>(staged_targets_),
                                   head->samples(),
-                                  answers_.as<SampleResult>(),
-                                  target_logprobs_.as<float>(),
-                                  likely_answers_.as<Likely>()};
+                                  answers_in_->answers_.as<SampleResult>(),
+                                  answers_in_->target_logprobs_.as<float>(),
+                                  answers_in_->likely_answers_.as<Likely>()};
         if (masked_) {
             arguments.mask_of = device_masks_.as<int32_t>();
             arguments.masks = device_masks_.as<uint32_t>() + mask_words_;
@@ -240,9 +253,12 @@ Status StepSamples::run(const Staging &staging, OutputHead *head, cudaStream_t s
         }
         RETURN_IF_CUDA(launch_sample(arguments, stream));
         RETURN_IF_ERROR(head->profile().mark(Part::sample, stream));
-        task = end;
+        task = next;
     }
-    return {};
+    if (!rank || tasks == 0) return {};
+    RETURN_IF_ERROR(rank.group->sum(rank.number, reinterpret_cast<int32_t *>(head->samples()),
+                                    result_bytes / 4, stream));
+    return head->profile().mark(Part::exchange, stream);
 }
 
 // ---- Host: after the batch ----

@@ -40,9 +40,13 @@ class StepSamples {
         return row < rows() && generates_[static_cast<size_t>(row)] != 0;
     }
 
+    // Of ranks: results go where another one's are taken.
+    void answer_to(StepSamples *other) { answers_in_ = other; }
+
     // Host: enqueues the copy of the rows' masks; equal pointers are sent once. *sent: whether there
-    // was one.
+    // was one. Then reserve_spare().
     Status send_masks(std::span<const TokenMask> masks, cudaStream_t stream, bool *sent);
+    Status reserve_spare(const OutputHead &head);
     // Device: logits and samples, and sums of hidden states, behind the step and the masks. Tokens also go to
     // head->samples().
     Status run(const Staging &staging, OutputHead *head, cudaStream_t stream);
@@ -74,6 +78,7 @@ class StepSamples {
     int64_t mask_words_ = 0;
     bool masked_ = false;
     int64_t staged_tasks_ = 0, staged_edits_ = 0, staged_targets_ = 0, staged_spans_ = 0;
+    StepSamples *answers_in_ = this;
     // Written by the device, through the bus: [rows], [targets], [likely_] and [embedded rows, hidden_]
     PinnedMemory answers_, target_logprobs_, likely_answers_, sums_;
 };

@@ -32,8 +32,10 @@ Status Sender::start(int32_t threads, cudaStream_t stream) {
 // that are to be of another type, times their scales.
 Status Sender::send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
                     const Placing &placing) {
-    const bool widens =
-        !tensor.as_stored() && !(tensor.dtype == DType::e4m3 && type == DType::e4m3);
+    // Bytes of the file, all of a row's or of some columns.
+    const bool as_stored = tensor.row_step == 1 && !tensor.stored_transposed &&
+                           tensor.factor == 1 && tensor.dtype != DType::u4;
+    const bool widens = !as_stored || (tensor.dtype == DType::e4m3 && type != DType::e4m3);
     // Rounded to bf16 here or there, the bits are the same, and half as many move.
     const bool as_bf16 = type == DType::bf16 && placing.scale == 1 && placing.offset == 0;
     const DType sent = !widens ? tensor.dtype : as_bf16 ? DType::bf16 : DType::f32;
@@ -51,7 +53,13 @@ Status Sender::send(const Tensor &tensor, std::byte *to, DType type, int64_t str
         RETURN_IF_CUDA(cudaEventSynchronize(free_[side]));
         std::byte *pinned = pinned_[side].data();
         if (!widens) {
-            read_bytes(tensor.data + row * row_bytes, bytes, pinned);
+            const int64_t stride_in_file = tensor.row_length() * dtype_bytes(sent);
+            const std::byte *from = tensor.data + row * stride_in_file;
+            if (stride_in_file == row_bytes) {
+                read_bytes(from, bytes, pinned);
+            } else {
+                read_columns(from, rows, row_bytes, stride_in_file, pinned);
+            }
         } else {
             read_quantized(tensor, row, rows, sent, pinned);
         }
@@ -121,9 +129,10 @@ Status Sender::send_packed(const Tensor &tensor, const PackTarget &target,
                            const PackedPlace &place) {
     const FourBits &from = *tensor.four_bits;
     const PackedForm form = target.shape.form;
-    PackedRows at(form, tensor.columns, from.groups, tensor.rows);
+    const int64_t groups = groups_of(tensor).count;
+    PackedRows at(form, tensor.columns, groups, tensor.rows);
     if (at.rows < tensor.rows) {
-        at = PackedRows(form, tensor.columns, from.groups, at.rows / place.run * place.run);
+        at = PackedRows(form, tensor.columns, groups, at.rows / place.run * place.run);
     }
     if (at.rows < place.run) {
         return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda: a weight's row of %lld columns",
@@ -205,6 +214,16 @@ void Sender::read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned)
         const int64_t begin = i * kReadBytes;
         std::memcpy(pinned + begin, from + begin,
                     static_cast<size_t>(std::min(kReadBytes, bytes - begin)));
+    });
+}
+
+void Sender::read_columns(const std::byte *from, int64_t rows, int64_t row_bytes, int64_t stride,
+                          std::byte *pinned) {
+    const int64_t at_once = std::max<int64_t>(1, kReadBytes / row_bytes);
+    pool_->parallel_for((rows + at_once - 1) / at_once, [&](int64_t i, int32_t) {
+        for (int64_t r = i * at_once; r < std::min(rows, (i + 1) * at_once); ++r) {
+            std::memcpy(pinned + r * row_bytes, from + r * stride, static_cast<size_t>(row_bytes));
+        }
     });
 }
 

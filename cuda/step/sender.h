@@ -31,6 +31,8 @@ class Sender {
 
   private:
     void read_bytes(const std::byte *from, int64_t bytes, std::byte *pinned);
+    void read_columns(const std::byte *from, int64_t rows, int64_t row_bytes, int64_t stride,
+                      std::byte *pinned);
     void read_quantized(const Tensor &tensor, int64_t row, int64_t rows, DType type,
                         std::byte *pinned);
 

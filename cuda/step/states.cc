@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "base/visit.h"
+#include "elementwise/elementwise.h"
 #include "recurrent/short_convolution.h"
-#include "recurrent/state_space.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -177,9 +177,9 @@ Status StepStates::launch_convolution(const ShortConvolution &convolution,
 }
 
 Status StepStates::launch(size_t layer, const DeviceLayer &weights, const void *projected,
-                          void *out, int64_t tokens, const StepInput &input,
+                          void *out, float *squares, int64_t tokens, const StepInput &input,
                           cudaStream_t stream) const {
-    const Launch at{layer, projected, out, tokens, input, stream};
+    const Launch at{layer, projected, out, squares, tokens, input, stream};
     return std::visit(
         Visitor{[](const NoMixer &) { return Status(); },
                 [](const Attention &) { return Status(); },
@@ -222,8 +222,28 @@ Status StepStates::launch_state_space(const Mamba2 &mamba, const DeviceLayer &we
         if (form_[l] & kStepped) RETURN_IF_CUDA(launch_state_space_steps(s, stream));
         if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(s.delta, stream));
     }
-    RETURN_IF_CUDA(launch_state_space_norm(s, at.tokens, stream));
+    SharedNorm shared;
+    if (mamba.norm_ranks > 1) {
+        ASSIGN_OR_RETURN(shared, share_squares(mamba, at));
+    }
+    RETURN_IF_CUDA(launch_state_space_norm(s, shared, at.tokens, stream));
     return {};
+}
+
+// A column for each norm, of those of this rank's norm alone until the sum is made.
+Result<SharedNorm> StepStates::share_squares(const Mamba2 &mamba, const Launch &at) const {
+    const DeviceRank &rank = options_.rank;
+    const int32_t norms = rank.ranks() / mamba.norm_ranks, own = rank.number / mamba.norm_ranks;
+    const auto values = static_cast<int32_t>(mamba.values_size());
+    const int64_t count = at.tokens * norms;
+    RETURN_IF_CUDA(
+        cudaMemsetAsync(at.squares, 0, static_cast<size_t>(count) * sizeof(float), at.stream));
+    RETURN_IF_CUDA(
+        launch_row_squares({options_.element, at.out, values, static_cast<int32_t>(at.tokens),
+                            values, at.squares + own, norms},
+                           at.stream));
+    RETURN_IF_ERROR(rank.sum(at.squares, count, DType::f32, at.stream));
+    return SharedNorm{at.squares + own, norms, mamba.norm_ranks};
 }
 
 } // namespace batchllm::cuda

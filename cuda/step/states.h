@@ -8,8 +8,10 @@
 #include "backend/backend.h"
 #include "backend/gpu/step_buffers.h"
 #include "device/staging.h"
+#include "ranks/rank_group.h"
 #include "recurrent/chunk.h"
 #include "recurrent/delta.h"
+#include "recurrent/state_space.h"
 #include "step/input.h"
 #include "step/state_items.h"
 #include "step/weights.h"
@@ -24,6 +26,7 @@ struct StepStateOptions {
     // convolutions give the same bits in any way.
     bool reproducible = false;
     bool sm90 = false; // DeltaArguments'
+    DeviceRank rank = {};
 };
 
 // Whether prompts go in chunks: there are kernels for the heads of all delta nets and state-space layers. A model that
@@ -53,15 +56,17 @@ class StepStates {
 
     // Device: enqueues the layer. tokens: of the step, rounded up; projected: the product of its input matrix,
     // [tokens, qkv.rows]; out: [tokens, last_columns()] elements, of which the rows beyond the staged tokens mean
-    // nothing.
+    // nothing. squares: [tokens, ranks] floats for ranks that share a norm.
     Status launch(size_t layer, const DeviceLayer &weights, const void *projected, void *out,
-                  int64_t tokens, const StepInput &input, cudaStream_t stream) const;
+                  float *squares, int64_t tokens, const StepInput &input,
+                  cudaStream_t stream) const;
 
   private:
     struct Launch { // what launch() was given
         size_t layer;
         const void *projected;
         void *out;
+        float *squares;
         int64_t tokens;
         const StepInput &input;
         cudaStream_t stream;
@@ -72,6 +77,7 @@ class StepStates {
     Status launch_delta_net(DeltaArguments a, const Launch &at) const;
     Status launch_state_space(const Mamba2 &mamba, const DeviceLayer &weights,
                               const Launch &at) const;
+    Result<SharedNorm> share_squares(const Mamba2 &mamba, const Launch &at) const;
     Status launch_convolution(const ShortConvolution &convolution, const DeviceLayer &weights,
                               const Launch &at) const;
 

@@ -121,6 +121,9 @@ const char *missing(const Model &model, const Attention &a) {
                          bool(a.q_norm) != bool(a.k_norm))) {
         return "norms of all queries or all keys together other than RMSNorm of both";
     }
+    if (a.norm_whole && model.ranks > 1 && (a.q.bias || a.k.bias)) {
+        return "norms of all queries or all keys together with biases, divided among devices";
+    }
     if (a.chunked && a.window < model.max_positions) return "attention in chunks";
     if (a.long_scale != 0 && a.long_shift != 0) return "queries scaled from a shifted position";
     if (a.norm_whole && a.v_norm) return "norms of values beside one of all queries together";

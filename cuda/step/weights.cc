@@ -68,22 +68,29 @@ class Loader {
 
     Status place(DeviceWeights *out) {
         const int64_t hidden = model_.hidden, vocabulary = model_.vocabulary;
-        const int64_t head_rows = (vocabulary + 15) / 16 * 16;
+        const int64_t own_rows = head_rows(model_);
         Matrix table;
-        RETURN_IF_ERROR(matrix(
-            {model_.tied ? head_rows : vocabulary, hidden, {{&model_.embedding, 0}}, {}}, &table));
+        // A head that is a view of it may have rows of padding.
+        RETURN_IF_ERROR(matrix({model_.tied ? vocabulary_stride(model_) : vocabulary,
+                                hidden,
+                                {{&model_.embedding, 0}},
+                                {}},
+                               &table));
         out->embedding = table.data;
-        out->head = table;
-        if (!model_.head) out->head = {};
+        out->head = {};
+        if (model_.head && model_.tied) {
+            const int64_t first = model_.head_begin * hidden * dtype_bytes(element_);
+            out->head = {static_cast<const std::byte *>(table.data) + first, own_rows, hidden};
+        }
         if (model_.head && !model_.tied) {
-            const MatrixSource source{head_rows, hidden, {{&model_.head.values, 0}}, {}};
+            const MatrixSource source{own_rows, hidden, {{&model_.head.values, 0}}, {}};
             const auto packing = packing_of(source, out);
             RETURN_IF_ERROR(packing ? packed(source, *packing, &out->head)
                                     : matrix(source, &out->head));
         }
         Placing scaled;
         scaled.scale = model_.logits_scale;
-        RETURN_IF_ERROR(vector(head_rows, {{&model_.head.bias, 0}}, scaled, 0, &out->head_bias));
+        RETURN_IF_ERROR(vector(own_rows, {{&model_.head.bias, 0}}, scaled, 0, &out->head_bias));
         RETURN_IF_ERROR(norm(model_.final_norm, hidden, {}, &out->final_norm));
         RETURN_IF_ERROR(layer_inputs(out));
         for (const Layer &from : model_.layers) {
@@ -113,6 +120,7 @@ class Loader {
         out->input_embedding = table.data;
         RETURN_IF_ERROR(matrix({all, model_.hidden, {{&from.projection.values, 0}}, {}},
                                &out->input_projection));
+        make_alike(&out->input_projection);
         return norm(from.norm, from.width, {}, &out->input_norm);
     }
 
@@ -123,14 +131,22 @@ class Loader {
         RETURN_IF_ERROR(norm(from.after_input, hidden, {}, &to->after_input));
         RETURN_IF_ERROR(
             matrix({width, hidden, {{&from.input.gate.values, 0}}, {}}, &to->input_gate));
-        return matrix({hidden, width, {{&from.input.down.values, 0}}, {}}, &to->input_down);
+        RETURN_IF_ERROR(
+            matrix({hidden, width, {{&from.input.down.values, 0}}, {}}, &to->input_down));
+        make_alike(&to->input_gate);
+        make_alike(&to->input_down);
+        return {};
     }
+
+    // What ranks compute with it they must all have the same bits of.
+    void make_alike(Matrix *matrix) const { matrix->alike = model_.ranks > 1; }
 
     // Of a bias at the end of a sublayer. Where Forward::finish adds it in one pass with what normalises the
     // sublayer's result or multiplies the layer's, that pass scales it too.
-    static Placing residual_bias(const Layer &layer, bool scaled_later) {
+    Placing residual_bias(const Layer &layer, bool scaled_later) const {
         Placing placing;
-        placing.scale = scaled_later ? 1 : layer.residual_scale;
+        // Ranks add it to a sum, which is scaled.
+        placing.scale = scaled_later || model_.ranks > 1 ? 1 : layer.residual_scale;
         return placing;
     }
 
@@ -353,6 +369,7 @@ class Loader {
                                 {{&router.weight.values, 0}, {&gate.values, count}},
                                 {}},
                                &to->router));
+        make_alike(&to->router);
         RETURN_IF_ERROR(vector(count, {{&router.weight.bias, 0}}, {}, 0, &to->router_bias));
         if (random_ && options_.skewed_routing) {
             auto *bias = static_cast<float *>(take(count * 4));

@@ -39,7 +39,7 @@ void sums_are_those_in_the_order_of_ranks(void **) {
             RETURN_IF_ERROR(side.sum(own));
             return side.sum(own);
         };
-        assert_true(cpu::run_ranks(&exchange, add_twice).ok());
+        assert_true(run_ranks(&exchange, add_twice).ok());
         const float once = (terms[0] + terms[1]) + terms[2];
         for (const std::vector<float> &own : numbers) {
             for (const float x : own) assert_true(x == once + once + once);
@@ -57,7 +57,7 @@ void shared_squares_make_norms_of_all_numbers(void **) {
         own = squares[rank];
         return cpu::share_squares({&exchange, rank}, 2, {&own, 1});
     };
-    assert_true(cpu::run_ranks(&exchange, share).ok());
+    assert_true(run_ranks(&exchange, share).ok());
     for (int32_t r = 0; r < 4; ++r) assert_true(squares[r] + got[r] == (r < 2 ? 2 : 20));
 }
 
@@ -73,7 +73,7 @@ void a_rank_that_fails_ends_all(void **) {
             cpu::Exchange exchange(3);
             std::atomic<int32_t> ended = 0;
             const auto start = std::chrono::steady_clock::now();
-            const Status status = cpu::run_ranks(&exchange, [&](int32_t rank) -> Status {
+            const Status status = run_ranks(&exchange, [&](int32_t rank) -> Status {
                 std::vector<float> numbers(100, 1.0F);
                 const cpu::Rank side{&exchange, rank};
                 RETURN_IF_ERROR(side.sum(numbers));

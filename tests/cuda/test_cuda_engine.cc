@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,16 +22,43 @@ namespace {
 std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 bool only_states = false;       // models with a state alone; "states" as the second argument
-std::string named; // any other second argument, but "drafts", which is of tests: models with it in
-                   // their directories' names
+// On two devices that work as one: models that can be divided; "tensor_parallel" as the second argument, or
+// "tensor_parallel_nccl": without reading each other's memory. ":PATTERN" behind either: names as below.
+bool on_two_as_one = false;
+const char *two_as_one = "";
+// Any other second argument, but "drafts", which is of tests: a regular expression that the names of the models'
+// directories have.
+std::string named;
+
+// The backend divides the model before it looks for devices.
+bool can_be_divided(const Golden &golden) {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.backend = "cuda";
+    options.model_dir = golden.directory.c_str();
+    options.backend_options = "tensor_parallel=2";
+    options.devices = "998,999";
+    batchllm_engine *engine = nullptr;
+    const int32_t status = batchllm_engine_create(&options, &engine);
+    batchllm_engine_destroy(engine);
+    if (status != BATCHLLM_ERROR_UNSUPPORTED) return true;
+    print_message("%s: %s\n", golden.directory.c_str(), batchllm_last_error());
+    return false;
+}
 
 std::vector<Golden> models() {
     std::vector<Golden> all = golden_on_cuda();
     if (experts_alone) std::erase_if(all, [](const Golden &g) { return !has_experts(g); });
     if (only_states) std::erase_if(all, [](const Golden &g) { return !has_states(g); });
-    std::erase_if(all,
-                  [](const Golden &g) { return g.directory.find(named) == std::string::npos; });
-    return all;
+    std::erase_if(all, [pattern = std::regex(named)](const Golden &g) {
+        return !std::regex_search(g.directory, pattern);
+    });
+    if (!on_two_as_one) return all;
+    static const std::vector<Golden> divided = [&] {
+        std::erase_if(all, [](const Golden &g) { return !can_be_divided(g); });
+        return all;
+    }();
+    return divided;
 }
 
 struct Way {
@@ -67,6 +95,10 @@ EngineHandle create(const Golden &golden, batchllm_engine_options options) {
     // In 16 bits: products in fp8 are tests/cuda/test_cuda_fp8.cc's.
     std::string extra = "quantize=none,attention=" + attention;
     if (options.backend_options != nullptr) extra = extra + "," + options.backend_options;
+    if (on_two_as_one) {
+        extra += two_as_one;
+        options.devices = "0,1";
+    }
     if (options.backend == std::string("cuda")) options.backend_options = extra.c_str();
     batchllm_engine *engine = nullptr;
     CHECK(batchllm_engine_create(&options, &engine));
@@ -539,11 +571,21 @@ void embeddings_and_labels_are_the_references(void **) {
 int main(int argc, char **argv) {
     if (!available()) return 77;
     if (argc > 1) attention = argv[1];
-    experts_alone = argc > 2 && argv[2] == std::string("experts");
-    only_states = argc > 2 && argv[2] == std::string("states");
-    const bool only_drafts = argc > 2 && argv[2] == std::string("drafts");
-    if (only_drafts) cmocka_set_test_filter("proposed*");
-    if (argc > 2 && !experts_alone && !only_states && !only_drafts) named = argv[2];
+    const std::string which = argc > 2 ? argv[2] : "";
+    experts_alone = which == "experts";
+    only_states = which == "states";
+    on_two_as_one = which.rfind("tensor_parallel", 0) == 0;
+    if (on_two_as_one) {
+        const size_t colon = which.find(':');
+        if (colon != std::string::npos) named = which.substr(colon + 1);
+        const bool nccl = which.rfind("tensor_parallel_nccl", 0) == 0;
+        two_as_one = nccl ? ",tensor_parallel=2,peer_sums=0" : ",tensor_parallel=2";
+    } else if (which == "drafts") {
+        cmocka_set_test_filter("proposed*");
+    } else if (!experts_alone && !only_states) {
+        named = which;
+    }
+    if (argc > 3) cmocka_set_test_filter(argv[3]);
     const CMUnitTest tests[] = {
         cmocka_unit_test(f32_tokens_are_the_references_with_sharing),
         cmocka_unit_test(f32_tokens_are_the_references_without_sharing_in_steps_of_64),

@@ -228,7 +228,7 @@ Result<std::unique_ptr<CpuBackend>> CpuBackend::create(const Model &model,
 }
 
 Status CpuBackend::run_ranks(const std::function<Status(OfRank &, Rank)> &task) {
-    return cpu::run_ranks(exchange_.get(), [&](int32_t rank) {
+    return batchllm::run_ranks(exchange_.get(), [&](int32_t rank) {
         return task(ranks_[static_cast<size_t>(rank)], Rank{exchange_.get(), rank});
     });
 }

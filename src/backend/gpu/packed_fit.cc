@@ -59,6 +59,10 @@ PackedFit packed_fit(const Model &model, const std::vector<const Tensor *> &part
             if (same != *facts) return refused("parts of a matrix are in different formats");
             facts->largest_power = power;
         }
+        if (own && tensor->stored_columns > 0 &&
+            (own->any_order || tensor->first_column % own->group_columns != 0)) {
+            return refused("their groups of columns are divided among devices");
+        }
         if (!facts) facts = own;
         others = others || !own;
     }

@@ -33,7 +33,7 @@ constexpr int64_t most_latent_expanded = int64_t{1} << 30;
 
 // Whether any sublayer's result is stored in memory before it is added to the residual stream.
 bool has_deltas(const Model &model, const StepForm &form) {
-    return form.deltas ||
+    return form.deltas || model.ranks > 1 ||
            std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
                return layer.after_attention || layer.after_feed_forward || layer.after_input ||
                       layer.scalar || layer.experts() != nullptr;
@@ -63,6 +63,11 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     of[first] = element * most_first;
     of[attended] = element * most_last;
     of[delta] = has_deltas(model, form) ? rows * residual_row : 0;
+    const bool apart =
+        std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
+            return layer.experts() != nullptr && layer.experts()->after;
+        });
+    if (model.ranks > 1 && apart) of[delta] *= 2;
     of[gate_up] = element * std::max(most_gate_up, part);
     of[activated] = element * std::max(most_width, part);
     of[layer_inputs] = element * static_cast<int64_t>(model.layers.size()) * part;
@@ -77,8 +82,16 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
     }
     // Without a head, nothing needs logits.
     const int64_t row = std::max<int64_t>(head_rows(model), 1) * number;
-    of.logits_rows = std::min(std::max<int64_t>(64, logits_bytes / row / 64 * 64), rows);
+    // As many on all ranks, which have some rows of the head more or less.
+    const int64_t of_rank = vocabulary_stride(model) / model.ranks * number;
+    const int64_t counted = model.ranks > 1 ? of_rank : row;
+    of.logits_rows = std::min(std::max<int64_t>(64, logits_bytes / counted / 64 * 64), rows);
     of[logits] = of.logits_rows * row;
+    if (model.ranks > 1 && model.head) {
+        const int64_t share = (of.logits_rows + model.ranks - 1) / model.ranks;
+        of[all_logits] = share * vocabulary_stride(model) * number;
+        of[others_logits] = share * (vocabulary_stride(model) + 16 * model.ranks) * number;
+    }
     of[samples] = rows * sample_bytes;
 }
 
@@ -207,6 +220,8 @@ int64_t last_columns(const Mixer &mixer) {
         mixer);
 }
 
+int64_t vocabulary_stride(const Model &model) { return rounded_up(model.vocabulary, 16); }
+
 int64_t head_rows(const Model &model) { return rounded_up(model.head.rows(), 16); }
 
 bool expands_latents(const Attention &a) {
@@ -254,8 +269,8 @@ int64_t StepBuffers::total() const {
 }
 
 int64_t StepBuffers::growing() const {
-    return total() - (*this)[logits] - (*this)[state_levels] - (*this)[workspace] -
-           (*this)[StepBuffer::expanded];
+    return total() - (*this)[logits] - (*this)[all_logits] - (*this)[others_logits] -
+           (*this)[state_levels] - (*this)[workspace] - (*this)[StepBuffer::expanded];
 }
 
 int64_t staging_bytes(int64_t step_tokens) {

@@ -42,6 +42,8 @@ int64_t first_rows(const Mixer &mixer);
 int64_t last_columns(const Mixer &mixer);
 // Rows of the head, a multiple of 16; 0: the model has none.
 int64_t head_rows(const Model &model);
+// Of rows that have the logits of all tokens, a multiple of 16.
+int64_t vocabulary_stride(const Model &model);
 
 // Layers whose attention has the same shape share a worklist.
 struct AttentionShape {
@@ -100,7 +102,7 @@ enum class StepBuffer : uint8_t {
     normed_whole, // the same, for routers of layers with experts in e4m3
     first,        // [rows, first_rows()]
     attended,     // [rows, last_columns()]
-    delta,        // [rows, hidden] of the residual's type
+    delta, // [rows, hidden] of the residual's type; of ranks twice, where experts have a norm of their own
     gate_up,      // [rows, 2 width], or without a gate [rows, width]
     activated,    // [rows, width]
     layer_inputs, // [rows, layers * LayerInputs::width]
@@ -111,7 +113,10 @@ enum class StepBuffer : uint8_t {
     taken,    // [rows, StepForm::taken]
     angles,   // for all ropes [rows, dims / 2] cos, sin
     logits,   // [logits_rows, head_rows()] f32
-    samples,  // [rows]
+    // Of ranks: each has all tokens' logits of its share of the rows, and before that those that the others made.
+    all_logits,    // [logits_rows / ranks, vocabulary_stride()] f32
+    others_logits, // for each rank [logits_rows / ranks, its head_rows()]
+    samples,       // [rows]
     // Latents.
     latent_normed,   // [rows, q_rank]
     latent_of_down,  // [rows, heads * query_dim]

@@ -11,7 +11,7 @@
 //      "attention_flops": 5.2e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.3,
 //      "attention_us": 20, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
 //      "experts": [[16, 6.4e13], ...], "routing_us": 20, "routing_ns": 0.3, "expert_step_tokens": 8192,
-//      "gated_tokens": 1024, "exchange_us": 8, "link_bandwidth": 3.7e11}
+//      "gated_tokens": 1024, "exchange_us": 9, "link_bandwidth": 3.05e11}
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,172 @@
+#include "ranks/rank_group.h"
+
+#include <atomic>
+
+namespace batchllm::cuda {
+
+Status RankGroup::check(int result, const char *what) const {
+    if (result == Nccl::success) return {};
+    if (failed()) return other_failed();
+    return error(BATCHLLM_ERROR_DEVICE, "nccl: %s in %s", nccl_.get_error_string(result), what);
+}
+
+Result<std::unique_ptr<RankGroup>> RankGroup::create(const std::vector<int> &devices) {
+    ASSIGN_OR_RETURN(const Nccl *nccl, Nccl::load());
+    const auto ranks = static_cast<int32_t>(devices.size());
+    std::unique_ptr<RankGroup> group(new RankGroup(*nccl, devices));
+    ASSIGN_OR_RETURN(group->ended_, PinnedMemory::create(sizeof(uint32_t), "signals"));
+    *group->ended_.as<uint32_t>() = 0;
+    std::vector<NcclCommunicator *> all(devices.size());
+    RETURN_IF_ERROR(group->check(nccl->comm_init_all(all.data(), ranks, devices.data()),
+                                 "making communicators"));
+    group->communicators_ = std::move(all);
+    RETURN_IF_ERROR(run_ranks(group.get(), [&](int32_t rank) { return group->warm_up(rank); }));
+    return group;
+}
+
+// Each way in which NCCL does it is set up at its first use, which must be neither in a graph nor when memory is full.
+Status RankGroup::warm_up(int32_t rank) {
+    constexpr int64_t most = int64_t{64} << 20;
+    RETURN_IF_CUDA(cudaSetDevice(devices_[static_cast<size_t>(rank)]));
+    ASSIGN_OR_RETURN(const DeviceMemory memory, zeroed_memory(most, "communicators"));
+    ASSIGN_OR_RETURN(const Stream stream, Stream::create());
+    RETURN_IF_ERROR(meet());
+    for (int64_t bytes = 1024; bytes <= most; bytes *= 16) {
+        RETURN_IF_ERROR(sum(rank, memory.data(), bytes / 4, DType::f32, stream));
+    }
+    RETURN_IF_ERROR(sum(rank, memory.data(), most / 4, DType::f32, stream));
+    const auto count = static_cast<size_t>(ranks());
+    const int64_t part = most / (2 * ranks());
+    std::vector<Bytes> to(count), from(count);
+    for (size_t r = 0; r < count; ++r) {
+        std::byte *own = memory.data() + static_cast<int64_t>(r) * part;
+        to[r] = {own, part};
+        from[r] = {own + most / 2, part};
+    }
+    RETURN_IF_ERROR(swap(rank, to, from, stream));
+    RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+    return meet();
+}
+
+// Signals are in the last bytes of what is shared: the counts of all ranks, then the own one.
+Status RankGroup::allocate(int32_t rank, int64_t bytes, Shared *shared) const {
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    properties.location.id = devices_[static_cast<size_t>(rank)];
+    RETURN_IF_CUDA(cudaMemPoolCreate(&shared->pool, &properties));
+    for (const int other : devices_) {
+        if (other == properties.location.id) continue;
+        cudaMemAccessDesc access{};
+        access.location.type = cudaMemLocationTypeDevice;
+        access.location.id = other;
+        access.flags = cudaMemAccessFlagsProtReadWrite;
+        RETURN_IF_CUDA(cudaMemPoolSetAccess(shared->pool, &access, 1));
+    }
+    ASSIGN_OR_RETURN(const Stream stream, Stream::create());
+    void *data = nullptr;
+    RETURN_IF_CUDA(
+        cudaMallocFromPoolAsync(&data, static_cast<size_t>(bytes), shared->pool, stream));
+    shared->data = static_cast<std::byte *>(data);
+    RETURN_IF_CUDA(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream));
+    return check_cuda(cudaStreamSynchronize(stream), "buffers for other ranks");
+}
+
+Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes) {
+    if (ranks() > kMostPeers) return PeerBuffers();
+    for (const int from : devices_) {
+        for (const int to : devices_) {
+            int can = from == to ? 1 : 0;
+            if (from != to) RETURN_IF_CUDA(cudaDeviceCanAccessPeer(&can, from, to));
+            if (can == 0) return PeerBuffers();
+        }
+    }
+    constexpr int64_t align = 256;
+    const int64_t each = (bytes + align - 1) / align * align;
+    RETURN_IF_ERROR(allocate(rank, 2 * each + align, &shared_[static_cast<size_t>(rank)]));
+    RETURN_IF_ERROR(meet());
+    PeerBuffers all;
+    PeerSignals &signals = all.signals;
+    signals.ranks = ranks();
+    signals.own = rank;
+    signals.ended = ended_.as<uint32_t>();
+    const auto counts_of = [&](const Shared &shared) {
+        return reinterpret_cast<uint32_t *>(shared.data + 2 * each);
+    };
+    for (size_t r = 0; r < shared_.size(); ++r) {
+        signals.to[r] = counts_of(shared_[r]) + rank;
+        for (int64_t i = 0; i < 2; ++i) {
+            all.sums[static_cast<size_t>(i)].parts[r] = shared_[r].data + i * each;
+        }
+    }
+    const Shared &own = shared_[static_cast<size_t>(rank)];
+    signals.counts = counts_of(own);
+    signals.own_count = signals.counts + kMostPeers;
+    for (size_t i = 0; i < 2; ++i) {
+        all.own[i] = own.data + static_cast<int64_t>(i) * each;
+        all.sums[i].ranks = ranks();
+        all.sums[i].own_count = signals.own_count;
+        all.sums[i].counts = signals.counts;
+        all.sums[i].ended = signals.ended;
+    }
+    return all;
+}
+
+RankGroup::~RankGroup() {
+    for (const Shared &shared : shared_) {
+        if (shared.data != nullptr) cudaFree(shared.data);
+        if (shared.pool != nullptr) cudaMemPoolDestroy(shared.pool);
+    }
+    if (aborted_) return;
+    for (NcclCommunicator *one : communicators_) nccl_.comm_destroy(one);
+}
+
+void RankGroup::fail() {
+    Meeting::fail();
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+    if (ended_) std::atomic_ref<uint32_t>(*ended_.as<uint32_t>()).store(1);
+    for (NcclCommunicator *one : communicators_) nccl_.comm_abort(one);
+}
+
+Status RankGroup::add(int32_t rank, void *x, int64_t count, int type, cudaStream_t stream) {
+    if (failed()) return other_failed();
+    return check(nccl_.all_reduce(x, x, static_cast<size_t>(count), type, Nccl::sum,
+                                  communicators_[static_cast<size_t>(rank)], stream),
+                 "a sum over devices");
+}
+
+Status RankGroup::sum(int32_t rank, void *x, int64_t count, DType type, cudaStream_t stream) {
+    const int of = type == DType::f32    ? Nccl::of_f32
+                   : type == DType::bf16 ? Nccl::of_bf16
+                                         : Nccl::of_f16;
+    return add(rank, x, count, of, stream);
+}
+
+Status RankGroup::sum(int32_t rank, int32_t *x, int64_t count, cudaStream_t stream) {
+    return add(rank, x, count, Nccl::of_int32, stream);
+}
+
+Status RankGroup::swap(int32_t rank, std::span<const Bytes> to, std::span<const Bytes> from,
+                       cudaStream_t stream) {
+    if (failed()) return other_failed();
+    NcclCommunicator *own = communicators_[static_cast<size_t>(rank)];
+    int result = nccl_.group_start();
+    for (int32_t r = 0; r < ranks() && result == Nccl::success; ++r) {
+        const auto at = static_cast<size_t>(r);
+        if (r == rank) continue;
+        if (to[at].count > 0) {
+            result = nccl_.send(to[at].data, static_cast<size_t>(to[at].count), Nccl::of_bytes, r,
+                                own, stream);
+        }
+        if (from[at].count > 0 && result == Nccl::success) {
+            result = nccl_.recv(from[at].data, static_cast<size_t>(from[at].count), Nccl::of_bytes,
+                                r, own, stream);
+        }
+    }
+    const int ended = nccl_.group_end();
+    return check(result == Nccl::success ? ended : result, "an exchange between devices");
+}
+
+} // namespace batchllm::cuda

@@ -1,0 +1,89 @@
+// What devices of one process that work as one exchange: sums and bytes, on their streams. Ranks are threads
+// (backend/ranks.h), each with a device.
+//
+// All ranks ask for the same exchanges in the same order. An exchange waits on the device, not on the host, for the
+// others; so a rank must not do what waits for all devices of the process (allocate, free) while another may already have
+// enqueued an exchange that it has not: the ranks meet() in between.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "backend/ranks.h"
+#include "base/dtype.h"
+#include "device/device.h"
+#include "ranks/nccl.h"
+#include "ranks/peers.h"
+
+namespace batchllm::cuda {
+
+class RankGroup final : public Meeting {
+  public:
+    // A rank for each device, in their order. BACKEND_UNAVAILABLE without NCCL. What NCCL allocates it does here.
+    static Result<std::unique_ptr<RankGroup>> create(const std::vector<int> &devices);
+    ~RankGroup() override;
+
+    // Also ends the exchanges that wait on the devices.
+    void fail() override;
+
+    // x: [count] of f32, bf16 or f16, which becomes the sum over all ranks. All have the same bits.
+    Status sum(int32_t rank, void *x, int64_t count, DType type, cudaStream_t stream);
+    Status sum(int32_t rank, int32_t *x, int64_t count, cudaStream_t stream);
+
+    struct Bytes {
+        void *data;
+        int64_t count; // may be 0
+    };
+    // to, from: [ranks] what goes to each rank, and where what comes from it goes.
+    Status swap(int32_t rank, std::span<const Bytes> to, std::span<const Bytes> from,
+                cudaStream_t stream);
+
+    // Two buffers of so many bytes for each rank, which the others can read. Empty where devices cannot read each
+    // other's memory. All ranks ask for as many, once.
+    Result<PeerBuffers> share_buffers(int32_t rank, int64_t bytes);
+
+  private:
+    // What the others read of a rank: its buffers, its counts of signals, its own count.
+    struct Shared {
+        cudaMemPool_t pool = nullptr;
+        std::byte *data = nullptr;
+    };
+    Status allocate(int32_t rank, int64_t bytes, Shared *shared) const;
+
+    RankGroup(const Nccl &nccl, std::vector<int> devices)
+        : Meeting(static_cast<int32_t>(devices.size())), nccl_(nccl), devices_(std::move(devices)),
+          shared_(devices_.size()) {}
+    Status warm_up(int32_t rank);
+    Status add(int32_t rank, void *x, int64_t count, int type, cudaStream_t stream);
+    Status check(int result, const char *what) const;
+
+    const Nccl &nccl_;
+    std::vector<NcclCommunicator *> communicators_;
+    std::vector<int> devices_;
+    std::vector<Shared> shared_;
+    PinnedMemory ended_; // PeerSignals'
+    std::mutex mutex_;
+    bool aborted_ = false;
+};
+
+// One rank's side of a group. Without one, for a whole model, there is nothing to exchange.
+struct DeviceRank {
+    RankGroup *group = nullptr;
+    int32_t number = 0;
+
+    explicit operator bool() const { return group != nullptr; }
+    int32_t ranks() const { return group == nullptr ? 1 : group->ranks(); }
+    Status sum(void *x, int64_t count, DType type, cudaStream_t stream) const {
+        return group == nullptr ? Status() : group->sum(number, x, count, type, stream);
+    }
+    Status meet() const { return group == nullptr ? Status() : group->meet(); }
+};
+
+} // namespace batchllm::cuda

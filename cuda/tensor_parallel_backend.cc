@@ -1,0 +1,199 @@
+#include "tensor_parallel_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "backend/gpu/step_buffers.h"
+#include "backend_options.h"
+#include "model/parts.h"
+#include "step/supported.h"
+
+namespace batchllm::cuda {
+namespace {
+
+// Of what an adapter of the whole model changes, what ranks do not compute; null: nothing.
+const char *missing(const Adapter &adapter, const Model &model) {
+    if (adapter.embedding.a || adapter.of(model.embedding) != nullptr) return "the embedding";
+    if (adapter.of(model.head.values) != nullptr) return "the head";
+    for (const Layer &layer : model.layers) {
+        const Experts *experts = layer.experts();
+        if (experts == nullptr) continue;
+        if (adapter.of(experts->router.weight.values) != nullptr) return "a router";
+        for (const FeedForward &expert : experts->each) {
+            for (const Weight *w : {&expert.gate, &expert.up, &expert.down}) {
+                if (adapter.of(w->values) != nullptr) return "experts";
+            }
+        }
+    }
+    return nullptr;
+}
+
+// An adapter for each rank.
+struct PackedForRanks final : PackedAdapter {
+    std::vector<std::shared_ptr<const PackedAdapter>> of;
+};
+
+} // namespace
+
+Result<std::unique_ptr<TensorParallelBackend>>
+TensorParallelBackend::create(const Model &model, const BackendOptions &options, int32_t ranks) {
+    std::unique_ptr<TensorParallelBackend> backend(new TensorParallelBackend(model));
+    for (int32_t r = 0; r < ranks; ++r) {
+        OfRank &of = backend->ranks_.emplace_back();
+        ASSIGN_OR_RETURN(of.part, part_of(model, r, ranks));
+        RETURN_IF_ERROR(check_supported(*of.part));
+    }
+    if (options.reproducible && ranks > 2) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: reproducible: with tensor_parallel of at most 2; sums over "
+                     "more devices have an order that depends on the batch");
+    }
+    ASSIGN_OR_RETURN(const std::vector<int> devices, read_devices(options.devices, ranks));
+    BackendOptions own = options;
+    // Towers are not divided, and the products of one that each rank has would have to be chosen alike.
+    std::erase_if(own.extra, [](const auto &pair) { return pair.first == "pictures"; });
+    own.extra.emplace_back("pictures", "0");
+    std::string name;
+    for (size_t r = 0; r < devices.size(); ++r) {
+        ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(devices[r]));
+        ASSIGN_OR_RETURN(const CudaOptions read,
+                         read_options(*backend->ranks_[r].part, options, properties));
+        if (r == 0) name = properties.name;
+        if (name != properties.name) { // they would choose other products
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "cuda backend: tensor_parallel=%d: devices %d and %d are of different "
+                         "kinds, %s and %s",
+                         ranks, devices[0], devices[r], name.c_str(), properties.name);
+        }
+        // The parts may be of different sizes, steps may not.
+        const int64_t step_tokens = read.forward.step_tokens;
+        own.step_tokens = r == 0 ? step_tokens : std::min(own.step_tokens, step_tokens);
+    }
+    RETURN_IF_ERROR(backend->make(own, devices));
+    backend->join_infos();
+    return backend;
+}
+
+Status TensorParallelBackend::make(const BackendOptions &options, const std::vector<int> &devices) {
+    ASSIGN_OR_RETURN(group_, RankGroup::create(devices));
+    std::vector<HeadPart> head_parts;
+    for (const OfRank &of : ranks_) {
+        head_parts.push_back({of.part->head_begin, of.part->head.rows(), head_rows(*of.part)});
+    }
+    RETURN_IF_ERROR(run_ranks(group_.get(), [&](int32_t rank) -> Status {
+        OfRank &of = ranks_[static_cast<size_t>(rank)];
+        BackendOptions own = options;
+        own.devices = std::to_string(devices[static_cast<size_t>(rank)]);
+        ASSIGN_OR_RETURN(of.backend,
+                         CudaBackend::create(*of.part, own, {group_.get(), rank}, head_parts));
+        return {};
+    }));
+    for (size_t r = 1; r < ranks_.size(); ++r) ranks_[r].backend->answer_with(&first());
+    return {};
+}
+
+// Of pages, states and adapters one device's, as the options are: of the one that has most of each, and room for fewest.
+void TensorParallelBackend::join_infos() {
+    info_ = first().info();
+    info_.device = std::to_string(ranks()) + " x " + info_.device;
+    info_.computes_on.product_flops *= ranks();
+    info_.computes_on.memory_bandwidth *= ranks();
+    for (size_t r = 1; r < ranks_.size(); ++r) {
+        const BackendInfo &other = ranks_[r].backend->info();
+        info_.device.append(" and ").append(std::to_string(ranks_[r].backend->device()));
+        info_.page_bytes = std::max(info_.page_bytes, other.page_bytes);
+        info_.state_bytes = std::max(info_.state_bytes, other.state_bytes);
+        info_.weight_bytes += other.weight_bytes;
+        info_.pages = std::min(info_.pages, other.pages);
+        info_.state_slots = std::min(info_.state_slots, other.state_slots);
+        info_.adapter_bytes = std::min(info_.adapter_bytes, other.adapter_bytes);
+        info_.adapter_slots = std::min(info_.adapter_slots, other.adapter_slots);
+        if (info_.warning.empty()) info_.warning = other.warning;
+    }
+}
+
+Status TensorParallelBackend::run_on_all(const std::function<Status(CudaBackend &)> &task) const {
+    const std::lock_guard lock(launching_);
+    return run_ranks(group_.get(), [&](int32_t rank) { return task(backend_of(rank)); });
+}
+
+Status TensorParallelBackend::forward(const TokenBatch &batch) {
+    return run_on_all([&](CudaBackend &backend) { return backend.forward(batch); });
+}
+
+Status TensorParallelBackend::sample(std::span<const TokenMask> masks) {
+    return run_on_all([&](CudaBackend &backend) { return backend.sample(masks); });
+}
+
+bool TensorParallelBackend::ready() const {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [](const OfRank &of) { return of.backend->ready(); });
+}
+
+Status TensorParallelBackend::collect(BatchOutput *output) {
+    // One that has failed leaves the others waiting.
+    for (bool waits = true; waits && !group_->failed();) {
+        waits = false;
+        for (const OfRank &of : ranks_) {
+            const cudaError_t state = of.backend->state();
+            waits |= state == cudaErrorNotReady;
+            if (state != cudaErrorNotReady && state != cudaSuccess) group_->fail();
+        }
+        if (waits) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    Status status;
+    for (size_t r = ranks_.size(); r-- > 0;) { // the first rank has the results
+        BatchOutput others;
+        Status own = ranks_[r].backend->collect(r == 0 ? output : &others);
+        if (!own.ok() && status.ok()) {
+            status = std::move(own);
+            group_->fail();
+        }
+    }
+    return status;
+}
+
+Result<int64_t> TensorParallelBackend::adapter_bytes(const Adapter &adapter) const {
+    if (const char *what = missing(adapter, model_)) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "cuda backend: an adapter changes %s: not with tensor_parallel", what);
+    }
+    int64_t most = 0;
+    for (const OfRank &of : ranks_) {
+        ASSIGN_OR_RETURN(const int64_t bytes,
+                         of.backend->adapter_bytes(part_of(adapter, model_, *of.part)));
+        most = std::max(most, bytes);
+    }
+    return most;
+}
+
+Result<std::shared_ptr<const PackedAdapter>>
+TensorParallelBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
+    const std::lock_guard lock(launching_);
+    auto packed = std::make_shared<PackedForRanks>();
+    for (const OfRank &of : ranks_) {
+        ASSIGN_OR_RETURN(auto own, of.backend->pack_adapter(std::make_shared<Adapter>(
+                                       part_of(*adapter, model_, *of.part))));
+        packed->of.push_back(std::move(own));
+    }
+    return std::shared_ptr<const PackedAdapter>(std::move(packed));
+}
+
+Status TensorParallelBackend::load_adapter(int32_t slot,
+                                           std::shared_ptr<const PackedAdapter> packed) {
+    const auto &of_ranks = static_cast<const PackedForRanks &>(*packed).of;
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+        RETURN_IF_ERROR(ranks_[r].backend->load_adapter(slot, of_ranks[r]));
+    }
+    return {};
+}
+
+void TensorParallelBackend::unload_adapter(int32_t slot) {
+    for (OfRank &of : ranks_) of.backend->unload_adapter(slot);
+}
+
+} // namespace batchllm::cuda
