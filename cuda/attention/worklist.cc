@@ -59,20 +59,19 @@ double WorklistBuilder::time_of(bool matrix, size_t tokens, int64_t keys) const 
 void WorklistBuilder::share_prefixes() {
     shared_.assign(nodes_.size(), false);
     if (!options_.share) return;
-    std::vector<std::vector<int32_t>> below(nodes_.size()); // tokens under each node
+    std::vector<std::vector<int32_t>> below(nodes_.size()); // decoding tokens under each node
     for (const AttentionNode &node : nodes_) {
-        if (node.token_count == 0 || !stacks(node)) continue;
+        if (node.token_count == 0 || !decodes(node)) continue;
         for (int32_t up = node.parent; up >= 0; up = nodes_[static_cast<size_t>(up)].parent) {
             for (int32_t t = 0; t < node.token_count; ++t) {
                 below[static_cast<size_t>(up)].push_back(node.token_begin + t);
             }
-            ++readers_[static_cast<size_t>(up)][decodes(node) ? 0 : 1];
+            ++readers_[static_cast<size_t>(up)];
         }
     }
     double saved = 0; // in SM time
     for (size_t i = 0; i < nodes_.size(); ++i) {
-        const auto [decoding, wider] = readers_[i];
-        if (decoding + wider < 2) continue;
+        if (readers_[i] < 2) continue;
         const size_t tokens = below[i].size();
         const bool matrix = static_cast<int32_t>(tokens) > stream_tokens_;
         const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
@@ -84,8 +83,7 @@ void WorklistBuilder::share_prefixes() {
         for (size_t first = 0; first < tokens; first += each) {
             together += time_of(matrix, std::min(each, tokens - first), keys) + options_.item_us;
         }
-        const double apart = decoding * time_of(false, 1, keys) + wider * time_of(true, 1, keys);
-        const double gain = apart - together;
+        const double gain = readers_[i] * time_of(false, 1, keys) - together;
         if (gain <= 0 && !options_.always_share) continue;
         shared_[i] = true;
         saved += gain;
@@ -131,10 +129,10 @@ void WorklistBuilder::stack(int32_t index, const std::vector<int32_t> &tokens) {
 
 void WorklistBuilder::own_items(int32_t index) {
     const AttentionNode &node = nodes_[static_cast<size_t>(index)];
-    const bool decode = decodes(node), stacked = stacks(node);
+    const bool decode = decodes(node);
     std::vector<int32_t> context; // nodes, oldest first
     for (int32_t up = node.parent; up >= 0; up = nodes_[static_cast<size_t>(up)].parent) {
-        if (!stacked || !shared_[static_cast<size_t>(up)]) context.insert(context.begin(), up);
+        if (!decode || !shared_[static_cast<size_t>(up)]) context.insert(context.begin(), up);
     }
     const int32_t each = decode ? stream_tokens_ : matrix_tokens_;
     for (int32_t first = 0; first < node.token_count; first += each) {

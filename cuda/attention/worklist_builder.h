@@ -3,7 +3,6 @@
 // queues (worklist_items.cc).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -36,11 +35,6 @@ class WorklistBuilder {
 
   private:
     bool decodes(const AttentionNode &node) const { return node.token_count <= stream_tokens_; }
-    // Whether its queries may be stacked on a prefix beside others': decoding rows, those that check
-    // proposed tokens, and the ends of prompts.
-    bool stacks(const AttentionNode &node) const {
-        return decodes(node) || node.token_count * ratio_ <= kNarrowRows;
-    }
 
     KeyStretch stretch_of(int32_t index) const {
         const AttentionNode &node = nodes_[static_cast<size_t>(index)];
@@ -67,7 +61,7 @@ class WorklistBuilder {
     // `position`: whole pages, or the whole stretch.
     int32_t unseen_keys(const KeyStretch &stretch, int32_t position) const;
 
-    // Decides for each node with several descendants that may be stacked whether they read it together.
+    // Decides for each node with several decoding descendants whether they read it together.
     void share_prefixes();
     // Adds the items of a prefix that `tokens` read together. All tokens come after the whole
     // prefix, so only windows can hide parts of it.
@@ -130,9 +124,8 @@ class WorklistBuilder {
     int32_t stream_tokens_;
     std::vector<int32_t> counts_; // [tokens] items that cover each
     std::vector<int32_t> positions_;
-    // [nodes] below each: nodes that may be stacked and decode, and those with more tokens.
-    std::vector<std::array<int32_t, 2>> readers_;
-    std::vector<int32_t> reads_; // [nodes] drafts that read its keys
+    std::vector<int32_t> readers_; // [nodes] decoding nodes below each
+    std::vector<int32_t> reads_;   // [nodes] drafts that read its keys
     std::vector<bool> shared_;
     std::vector<Draft> drafts_;
 };

@@ -160,7 +160,7 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
     bool prompts = false;
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (reads_[i] > 0) keys += nodes_[i].keys;
-        prompts |= nodes_[i].token_count > 0 && !stacks(nodes_[i]);
+        prompts |= nodes_[i].token_count > 0 && !decodes(nodes_[i]);
     }
     if (!prompts) stream *= options_.decode_share;
     const double heads = options_.kv_heads, sms = options_.sms;
