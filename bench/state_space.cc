@@ -66,8 +66,8 @@ class Bench {
     // Milliseconds.
     double time(int times) {
         return static_cast<double>(time_launches(times, [&] {
-            require(step_.launch(0, weights_, projected_.data(), out_.data(), tokens_, input_,
-                                 nullptr));
+            require(step_.launch(0, weights_, projected_.data(), out_.data(), nullptr, tokens_,
+                                 input_, nullptr));
         }));
     }
 

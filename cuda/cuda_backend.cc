@@ -136,8 +136,10 @@ Status CudaBackend::take_pages() {
 
 // Nothing is allocated before an adapter comes. By default adapters have what keys and values leave, up to 2 GiB.
 Status CudaBackend::take_adapter_room(int64_t wanted) {
-    constexpr int32_t most_slots = 65536;          // a table on the host
-    constexpr int64_t beside = int64_t{512} << 20; // what loading them takes
+    constexpr int32_t most_slots = 65536; // a table on the host
+    // What loading them takes, and steps with adapters of experts.
+    const StepParts &parts = forward_->parts();
+    const int64_t beside = (int64_t{512} << 20) + parts.experts.adapter_room(parts.rows).bytes();
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
     const auto left = static_cast<int64_t>(available);

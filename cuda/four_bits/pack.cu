@@ -1,6 +1,7 @@
 // Packing on the device: a block of 128 threads packs a cell of 64 x 128, thread t what thread t of the products reads.
 // It reads each row's 64 bytes of codes in pieces of four bytes or more and writes 16 bytes a thread. Sources that
-// share words (gate and up) follow each other in the stream.
+// share words (gate and up) follow each other in the stream. A row's factor (mxfp4_e4m3) is written by the block that has
+// its first columns.
 #include "four_bits/convert.h"
 
 namespace batchllm::cuda {

@@ -111,7 +111,9 @@ Status StepAttention::stage(const TokenBatch &batch, StepInput *input, Staging *
         read_nodes(batch, shape.kv_group);
         int32_t tokens = tokens_;
         if (shape.latent() && latents_ != nullptr) {
-            plain_.choose(latents_->latent, tokens_, expanded_room_, &nodes_);
+            // Tokens that see each other are numbered as in the batch.
+            const int64_t room = together_.empty() ? expanded_room_ : 0;
+            plain_.choose(latents_->latent, tokens_, room, &nodes_);
             tokens = plain_.first;
         }
         RETURN_IF_ERROR(stage_worklist(&shape, tokens, input, staging));

@@ -29,9 +29,7 @@ Status StepExperts::allocate(const StepBuffers &buffers) {
     return {};
 }
 
-Status StepExperts::make_room_for_adapters(int64_t rows) {
-    if (gate_up_.bytes() > 0) return {};
-    const char *what = "adapters of experts";
+StepExperts::AdapterRoom StepExperts::adapter_room(int64_t rows) const {
     int64_t turns = 0, width = 0;
     for (const Layer &layer : model_.layers) {
         const Experts *experts = layer.experts();
@@ -40,13 +38,22 @@ Status StepExperts::make_room_for_adapters(int64_t rows) {
         turns = std::max(turns, rows * experts->router.chosen);
         width = std::max(width, parts * experts->each[0].width);
     }
-    ASSIGN_OR_RETURN(adapted_tiles_,
-                     DeviceMemory::create(turns * static_cast<int64_t>(sizeof(AdapterTile)), what));
+    AdapterRoom room;
+    room.tiles = turns * static_cast<int64_t>(sizeof(AdapterTile));
+    room.gate_up = turns * width * dtype_bytes(element_);
+    room.whole = activated_scales_.bytes() > 0 ? room.gate_up / 2 : 0;
+    return room;
+}
+
+Status StepExperts::make_room_for_adapters(int64_t rows) {
+    if (gate_up_.bytes() > 0) return {};
+    const char *what = "adapters of experts";
+    const AdapterRoom room = adapter_room(rows);
+    ASSIGN_OR_RETURN(adapted_tiles_, DeviceMemory::create(room.tiles, what));
     ASSIGN_OR_RETURN(adapted_tile_count_, DeviceMemory::create(sizeof(int32_t), what));
-    const int64_t bytes = turns * width * dtype_bytes(element_);
-    ASSIGN_OR_RETURN(gate_up_, DeviceMemory::create(bytes, what));
-    if (activated_scales_.bytes() > 0) {
-        ASSIGN_OR_RETURN(whole_, DeviceMemory::create(bytes / 2, what));
+    ASSIGN_OR_RETURN(gate_up_, DeviceMemory::create(room.gate_up, what));
+    if (room.whole > 0) {
+        ASSIGN_OR_RETURN(whole_, DeviceMemory::create(room.whole, what));
     }
     return {};
 }

@@ -33,6 +33,11 @@ class StepExperts {
     float *logits() const { return logits_.as<float>(); }
 
     // For steps whose adapters change experts. rows: of the largest step.
+    struct AdapterRoom {
+        int64_t tiles = 0, gate_up = 0, whole = 0; // bytes
+        int64_t bytes() const { return tiles + gate_up + whole; }
+    };
+    AdapterRoom adapter_room(int64_t rows) const;
     Status make_room_for_adapters(int64_t rows);
 
     // After logits() was filled. x: [rows, hidden] elements, or e4m3 with scales (Scaling::turns) where the weights

@@ -67,8 +67,8 @@ std::vector<float> run_layer(const StateStep &step, DType type, Layers *layers) 
     check(layers->staging.send(nullptr));
     check(layers->input.reserve(nullptr).status());
     check(layers->input.fill(layers->staging, nullptr));
-    check(layers->step.launch(0, layers->weights, x.data(), out.data(), tokens, layers->input,
-                              nullptr));
+    check(layers->step.launch(0, layers->weights, x.data(), out.data(), nullptr, tokens,
+                              layers->input, nullptr));
     for (const uint8_t form : layers->step.form()) {
         layers->chunked += (form & StepStates::kChunked) != 0;
         layers->stepped += (form & StepStates::kStepped) != 0;

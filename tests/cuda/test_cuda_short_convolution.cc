@@ -73,8 +73,8 @@ class Layers {
         check(staging_.send(nullptr));
         check(input_.reserve(nullptr).status());
         check(input_.fill(staging_, nullptr));
-        check(states_.launch(1, weights_, x.data(), out.data(), padded_rows(tokens), input_,
-                             nullptr));
+        check(states_.launch(1, weights_, x.data(), out.data(), nullptr, padded_rows(tokens),
+                             input_, nullptr));
         return out.read();
     }
 

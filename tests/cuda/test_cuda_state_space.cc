@@ -164,8 +164,8 @@ std::vector<float> run_layer(const Job &job, const StateStep &step, Device *devi
     check(device->staging.send(nullptr));
     check(device->input.reserve(nullptr).status());
     check(device->input.fill(device->staging, nullptr));
-    check(device->step.launch(0, device->weights, x.data(), out.data(), tokens, device->input,
-                              nullptr));
+    check(device->step.launch(0, device->weights, x.data(), out.data(), nullptr, tokens,
+                              device->input, nullptr));
     for (const uint8_t form : device->step.form()) {
         device->chunked += (form & StepStates::kChunked) != 0;
     }

@@ -288,7 +288,7 @@ void tiles_cover_every_row(void **) {
 void tokens_that_see_each_other_read_later_keys_once(void **) {
     std::mt19937_64 random(seed_of_run());
     int64_t later = 0;
-    for (int round = 0; round < 90; ++round) {
+    for (int round = 0; round < 40; ++round) {
         Step step = random_step(random);
         const bool e4m3 = round % 3 == 0, by_position = round % 3 == 1;
         WorklistOptions options = e4m3 ? e4m3_options(random) : random_options(random);

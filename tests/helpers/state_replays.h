@@ -28,8 +28,8 @@ void run_replays(const std::vector<std::vector<int32_t>> &steps, DType type, int
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     const auto launch = [&] {
-        check(device->step.launch(0, device->weights, x.data(), out.data(), tokens, device->input,
-                                  stream));
+        check(device->step.launch(0, device->weights, x.data(), out.data(), nullptr, tokens,
+                                  device->input, stream));
     };
     for (size_t s = 0; s < steps.size(); ++s) {
         StateStep step;

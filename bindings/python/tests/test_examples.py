@@ -2,11 +2,13 @@
 --strict."""
 
 import contextlib
+import csv
 import importlib.util
 import io
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,6 +48,22 @@ class Examples(unittest.TestCase):
         out = run("structured.py", MODEL)
         found = re.findall(r"Animal\(kind='(?:cat|dog|fish)', legs=[024], tame=(?:True|False)\)$", out, re.M)
         self.assertEqual(len(found), 3, out)
+
+    def test_pages_become_a_table(self):
+        model = ROOT / "tests" / "golden" / "qwen3_vl_pictures"
+        with tempfile.TemporaryDirectory() as folder:
+            for picture in model.glob("*.png"):
+                shutil.copy(picture, folder)
+            pathlib.Path(folder, "bad.jpg").write_bytes(b"no picture")
+            rows = list(csv.DictReader(io.StringIO(run("pages.py", model, folder))))
+        self.assertEqual([row["page"] for row in rows], ["bad.jpg", *(f"picture_{i}.png" for i in range(4))])
+        self.assertIn("not a JPEG, PNG or WebP file", rows[0]["error"])
+        for row in rows[1:]:
+            self.assertEqual(row["error"], "")
+            self.assertRegex(row["number"], "^[0-9]{4,8}$")
+            self.assertIn(row["currency"], ("EUR", "USD", "GBP"))
+            self.assertRegex(row["total"], r"^[0-9]{1,6}\.[0-9]{2}$")
+            self.assertIn(row["paid"], ("True", "False"))
 
     @unittest.skipIf(importlib.util.find_spec("numpy") is None, "needs NumPy")
     def test_embed(self):
