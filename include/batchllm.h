@@ -176,15 +176,17 @@ typedef struct batchllm_engine_options {
      *   state_slots   all       slots for the states of recurrent layers; default: by memory
      *   state_type    all       their type: "f32" (default) or "bf16"
      *   tensor_parallel
-     *                 cpu, sim  so many devices have parts of the model and work as one; default 1. On
-     *                           the cpu, groups of threads
+     *                 all       so many devices have parts of the model and work as one; default 1. On
+     *                           the cpu, groups of threads; on cuda needs NCCL
      *   kernels       cpu       "portable", "avx2", "avx512", "avx512_bf16", "amx"; default: best
      *   attention     cuda      family of kernels: "auto", "sm90", "sm80"
      *   residual      cuda      type of the residual stream: "element" (compute type) or "f32"
      *   fast_accumulation
      *                 cuda      1: sums of fp8 products have the tensor cores' precision; default 0
      *   graphs        cuda      0: no CUDA graphs; default 1
-     *   tuning        cuda      0: cuBLASLt's candidates are not timed; default 1
+     *   pictures      cuda      0: the tower of a model that reads pictures is not loaded; default 1
+     *   tuning        cuda      1 (default): cuBLASLt's candidates are timed for sizes of steps that
+     *                           occur often; "at_once": at their first use; 0: never
      *   tuning_cache  cuda      the file that keeps what was timed, or "none"; default: a file in
      *                           the user's cache directory
      * docs/backends.md has those for comparisons, and sim's own. */
