@@ -185,10 +185,8 @@ typedef struct batchllm_engine_options {
      *                 cuda      1: sums of fp8 products have the tensor cores' precision; default 0
      *   graphs        cuda      0: no CUDA graphs; default 1
      *   pictures      cuda      0: the tower of a model that reads pictures is not loaded; default 1
-     *   tuning        cuda      1 (default): cuBLASLt's candidates are timed for sizes of steps that
-     *                           occur often; "at_once": at their first use; 0: never
-     *   tuning_cache  cuda      the file that keeps what was timed, or "none"; default: a file in
-     *                           the user's cache directory
+     *   tuning        cuda      0: cuBLASLt's candidates are not timed; 1 (default), "at_once": they are
+     *   tuning_cache  cuda      the file that keeps what was timed, or "none"; default: the user's cache
      * docs/backends.md has those for comparisons, and sim's own. */
     const char *backend_options;
 
