@@ -1093,7 +1093,8 @@ typedef struct batchllm_table_options {
                                     order, on the calling thread; nonzero: the call fails (STOPPED).
                                     It must not call into the library. NULL (default): never */
     void *stop_user;
-    const int32_t *pictures; /* [n] chat: how many pictures each row has (batchllm_add_table_pictures).
+    const int32_t
+        *pictures; /* [n] chat: how many pictures each row has (batchllm_add_table_pictures).
                                 So many parts {"type": "image"} come before the template's text.
                                 NULL (default): none. In text, the template has the placeholders */
 } batchllm_table_options;
@@ -1127,12 +1128,9 @@ BATCHLLM_API int32_t batchllm_add_table(batchllm_engine *engine, const batchllm_
                                         int64_t params_count);
 /* The same for rows with pictures. column: as for batchllm_add_pictures; the table says whether its
  * prompts are conversations. */
-BATCHLLM_API int32_t batchllm_add_table_pictures(batchllm_engine *engine,
-                                                 const batchllm_table *table,
-                                                 const batchllm_picture_column *column,
-                                                 const uint64_t *tags,
-                                                 const batchllm_params *params,
-                                                 int64_t params_count);
+BATCHLLM_API int32_t batchllm_add_table_pictures(
+    batchllm_engine *engine, const batchllm_table *table, const batchllm_picture_column *column,
+    const uint64_t *tags, const batchllm_params *params, int64_t params_count);
 
 /* How rows and fields were ordered. A hit rate is the share of all bytes in moving lines that
  * belong to whole lines with which a row begins exactly like the row before it. It is 0 with
