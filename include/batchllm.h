@@ -1093,10 +1093,10 @@ typedef struct batchllm_table_options {
                                     order, on the calling thread; nonzero: the call fails (STOPPED).
                                     It must not call into the library. NULL (default): never */
     void *stop_user;
-    const int32_t
-        *pictures; /* [n] chat: how many pictures each row has (batchllm_add_table_pictures).
-                                So many parts {"type": "image"} come before the template's text.
-                                NULL (default): none. In text, the template has the placeholders */
+    /* [n] chat: how many pictures each row has (batchllm_add_table_pictures). So many parts
+     * {"type": "image"} come before the template's text. NULL (default): none. In text, the template
+     * has the placeholders. */
+    const int32_t *pictures;
 } batchllm_table_options;
 
 BATCHLLM_API void batchllm_table_options_init(batchllm_table_options *options, size_t struct_size);
