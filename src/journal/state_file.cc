@@ -1,6 +1,8 @@
 #include "journal/state_file.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,6 +16,14 @@ namespace {
 
 // No row has this word, which is a row's number from 1 on, twice, and whether the row failed.
 constexpr uint64_t complete_word = UINT64_MAX;
+// Above the row's number: a check of both words, so that a damaged number is not taken for another row's.
+constexpr int check_shift = 48;
+constexpr uint64_t row_mask = (uint64_t{1} << check_shift) - 1;
+
+// Never 0, which records of early versions have there.
+uint64_t check_of(uint64_t word, uint64_t hash) {
+    return std::max<uint64_t>(1, (word ^ hash) * 0x9E3779B97F4A7C15 >> check_shift);
+}
 
 void append_word(std::string *out, uint64_t value) {
     for (int shift = 0; shift < 64; shift += 8) *out += static_cast<char>(value >> shift & 0xFF);
@@ -32,23 +42,25 @@ Status io_error(const std::string &path, const char *what, int code = errno) {
 } // namespace
 
 void ResultRecord::append_to(std::string *out) const {
-    append_word(out, kind == Kind::complete
-                         ? complete_word
-                         : static_cast<uint64_t>(row + 1) << 1 | (failed ? 1u : 0u));
+    const uint64_t word = static_cast<uint64_t>(row + 1) << 1 | (failed ? 1u : 0u);
+    append_word(out, kind == Kind::complete ? complete_word
+                                            : word | check_of(word, hash) << check_shift);
     append_word(out, hash);
 }
 
 ResultRecord ResultRecord::read(std::string_view stored) {
-    const uint64_t word = read_word(stored.data());
+    const uint64_t stored_word = read_word(stored.data());
+    const uint64_t word = stored_word & row_mask, check = stored_word >> check_shift;
     ResultRecord record;
     record.failed = (word & 1) != 0;
     record.row = static_cast<int64_t>(word >> 1) - 1;
     record.hash = read_word(stored.data() + 8);
-    if (word == 0 && record.hash == 0) {
+    if (stored_word == 0 && record.hash == 0) {
         record.kind = Kind::lost;
-    } else if (word == complete_word) {
+    } else if (stored_word == complete_word) {
         record.kind = Kind::complete;
-    } else if (record.row < 0 || record.row >= most_rows) {
+    } else if (record.row < 0 || record.row >= most_rows ||
+               (check != 0 && check != check_of(word, record.hash))) {
         record.kind = Kind::damaged;
     }
     return record;
