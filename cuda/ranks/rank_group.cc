@@ -1,8 +1,22 @@
 #include "ranks/rank_group.h"
 
-#include <atomic>
+#include <chrono>
+#include <exception>
 
 namespace batchllm::cuda {
+namespace {
+
+// While a thread calls NCCL. It then asks whether the group has failed: so either it sees that, or who aborts sees it.
+struct Inside {
+    explicit Inside(std::atomic<int32_t> *threads) : count(*threads) { ++count; }
+    Inside(const Inside &) = delete;
+    Inside &operator=(const Inside &) = delete;
+    ~Inside() { --count; }
+
+    std::atomic<int32_t> &count;
+};
+
+} // namespace
 
 Status RankGroup::check(int result, const char *what) const {
     if (result == Nccl::success) return {};
@@ -113,6 +127,7 @@ Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes) {
 }
 
 RankGroup::~RankGroup() {
+    if (aborting_.joinable()) aborting_.join();
     for (const Shared &shared : shared_) {
         if (shared.data != nullptr) cudaFree(shared.data);
         if (shared.pool != nullptr) cudaMemPoolDestroy(shared.pool);
@@ -127,10 +142,27 @@ void RankGroup::fail() {
     if (aborted_) return;
     aborted_ = true;
     if (ended_) std::atomic_ref<uint32_t>(*ended_.as<uint32_t>()).store(1);
+    // The last of the communicators is not aborted before all graphs with exchanges are destroyed, which is after this
+    // failure has been reported.
+    try {
+        aborting_ = std::thread([this] { abort(); });
+    } catch (const std::exception &) { // the system refuses to start a thread
+        abort();
+    }
+}
+
+void RankGroup::abort() {
+    // It frees what calls of NCCL use. A call that waits for a rank that never comes is ended by nothing else.
+    using Clock = std::chrono::steady_clock;
+    const auto latest = Clock::now() + std::chrono::seconds(3);
+    while (inside_ > 0 && Clock::now() < latest) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     for (NcclCommunicator *one : communicators_) nccl_.comm_abort(one);
 }
 
 Status RankGroup::add(int32_t rank, void *x, int64_t count, int type, cudaStream_t stream) {
+    const Inside inside(&inside_);
     if (failed()) return other_failed();
     return check(nccl_.all_reduce(x, x, static_cast<size_t>(count), type, Nccl::sum,
                                   communicators_[static_cast<size_t>(rank)], stream),
@@ -150,6 +182,7 @@ Status RankGroup::sum(int32_t rank, int32_t *x, int64_t count, cudaStream_t stre
 
 Status RankGroup::swap(int32_t rank, std::span<const Bytes> to, std::span<const Bytes> from,
                        cudaStream_t stream) {
+    const Inside inside(&inside_);
     if (failed()) return other_failed();
     NcclCommunicator *own = communicators_[static_cast<size_t>(rank)];
     int result = nccl_.group_start();

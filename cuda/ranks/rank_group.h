@@ -6,11 +6,13 @@
 // enqueued an exchange that it has not: the ranks meet() in between.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,13 +26,14 @@
 
 namespace batchllm::cuda {
 
+// Graphs with exchanges are destroyed before their group.
 class RankGroup final : public Meeting {
   public:
     // A rank for each device, in their order. BACKEND_UNAVAILABLE without NCCL. What NCCL allocates it does here.
     static Result<std::unique_ptr<RankGroup>> create(const std::vector<int> &devices);
     ~RankGroup() override;
 
-    // Also ends the exchanges that wait on the devices.
+    // Also ends the exchanges that wait on the devices, within some seconds. Does not wait for that.
     void fail() override;
 
     // x: [count] of f32, bf16 or f16, which becomes the sum over all ranks. All have the same bits.
@@ -61,6 +64,7 @@ class RankGroup final : public Meeting {
         : Meeting(static_cast<int32_t>(devices.size())), nccl_(nccl), devices_(std::move(devices)),
           shared_(devices_.size()) {}
     Status warm_up(int32_t rank);
+    void abort();
     Status add(int32_t rank, void *x, int64_t count, int type, cudaStream_t stream);
     Status check(int result, const char *what) const;
 
@@ -68,9 +72,11 @@ class RankGroup final : public Meeting {
     std::vector<NcclCommunicator *> communicators_;
     std::vector<int> devices_;
     std::vector<Shared> shared_;
-    PinnedMemory ended_; // PeerSignals'
+    PinnedMemory ended_;              // PeerSignals'
+    std::atomic<int32_t> inside_ = 0; // threads that call NCCL with a communicator
     std::mutex mutex_;
     bool aborted_ = false;
+    std::thread aborting_;
 };
 
 // One rank's side of a group. Without one, for a whole model, there is nothing to exchange.
