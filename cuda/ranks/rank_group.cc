@@ -44,16 +44,23 @@ Status RankGroup::warm_up(int32_t rank) {
     RETURN_IF_CUDA(cudaSetDevice(devices_[static_cast<size_t>(rank)]));
     ASSIGN_OR_RETURN(const DeviceMemory memory, zeroed_memory(most, "communicators"));
     ASSIGN_OR_RETURN(const Stream stream, Stream::create());
+    Status tried = try_exchanges(rank, memory.data(), most, stream);
+    if (!tried.ok()) fail(); // first: to free the memory waits for the exchanges of all devices
+    return tried;
+}
+
+Status RankGroup::try_exchanges(int32_t rank, std::byte *memory, int64_t most,
+                                cudaStream_t stream) {
     RETURN_IF_ERROR(meet());
     for (int64_t bytes = 1024; bytes <= most; bytes *= 16) {
-        RETURN_IF_ERROR(sum(rank, memory.data(), bytes / 4, DType::f32, stream));
+        RETURN_IF_ERROR(sum(rank, memory, bytes / 4, DType::f32, stream));
     }
-    RETURN_IF_ERROR(sum(rank, memory.data(), most / 4, DType::f32, stream));
+    RETURN_IF_ERROR(sum(rank, memory, most / 4, DType::f32, stream));
     const auto count = static_cast<size_t>(ranks());
     const int64_t part = most / (2 * ranks());
     std::vector<Bytes> to(count), from(count);
     for (size_t r = 0; r < count; ++r) {
-        std::byte *own = memory.data() + static_cast<int64_t>(r) * part;
+        std::byte *own = memory + static_cast<int64_t>(r) * part;
         to[r] = {own, part};
         from[r] = {own + most / 2, part};
     }

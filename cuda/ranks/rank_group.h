@@ -64,6 +64,7 @@ class RankGroup final : public Meeting {
         : Meeting(static_cast<int32_t>(devices.size())), nccl_(nccl), devices_(std::move(devices)),
           shared_(devices_.size()) {}
     Status warm_up(int32_t rank);
+    Status try_exchanges(int32_t rank, std::byte *memory, int64_t most, cudaStream_t stream);
     void abort();
     Status add(int32_t rank, void *x, int64_t count, int type, cudaStream_t stream);
     Status check(int result, const char *what) const;
