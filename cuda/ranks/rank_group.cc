@@ -18,10 +18,11 @@ struct Inside {
 
 } // namespace
 
-Status RankGroup::check(int result, const char *what) const {
+Status RankGroup::check(int result, const char *what, int32_t rank) const {
     if (result == Nccl::success) return {};
     if (failed()) return other_failed();
-    return error(BATCHLLM_ERROR_DEVICE, "nccl: %s in %s", nccl_.get_error_string(result), what);
+    return error(BATCHLLM_ERROR_DEVICE, "nccl: %s in %s, device %d", nccl_.get_error_string(result),
+                 what, devices_[static_cast<size_t>(rank)]);
 }
 
 Result<std::unique_ptr<RankGroup>> RankGroup::create(const std::vector<int> &devices) {
@@ -31,8 +32,11 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const std::vector<int> &dev
     ASSIGN_OR_RETURN(group->ended_, PinnedMemory::create(sizeof(uint32_t), "signals"));
     *group->ended_.as<uint32_t>() = 0;
     std::vector<NcclCommunicator *> all(devices.size());
-    RETURN_IF_ERROR(group->check(nccl->comm_init_all(all.data(), ranks, devices.data()),
-                                 "making communicators"));
+    const int made = nccl->comm_init_all(all.data(), ranks, devices.data());
+    if (made != Nccl::success) {
+        return error(BATCHLLM_ERROR_DEVICE, "nccl: %s in making communicators",
+                     nccl->get_error_string(made));
+    }
     group->communicators_ = std::move(all);
     RETURN_IF_ERROR(run_ranks(group.get(), [&](int32_t rank) { return group->warm_up(rank); }));
     return group;
@@ -173,7 +177,7 @@ Status RankGroup::add(int32_t rank, void *x, int64_t count, int type, cudaStream
     if (failed()) return other_failed();
     return check(nccl_.all_reduce(x, x, static_cast<size_t>(count), type, Nccl::sum,
                                   communicators_[static_cast<size_t>(rank)], stream),
-                 "a sum over devices");
+                 "a sum over devices", rank);
 }
 
 Status RankGroup::sum(int32_t rank, void *x, int64_t count, DType type, cudaStream_t stream) {
@@ -206,7 +210,7 @@ Status RankGroup::swap(int32_t rank, std::span<const Bytes> to, std::span<const 
         }
     }
     const int ended = nccl_.group_end();
-    return check(result == Nccl::success ? ended : result, "an exchange between devices");
+    return check(result == Nccl::success ? ended : result, "an exchange between devices", rank);
 }
 
 } // namespace batchllm::cuda

@@ -67,7 +67,7 @@ class RankGroup final : public Meeting {
     Status try_exchanges(int32_t rank, std::byte *memory, int64_t most, cudaStream_t stream);
     void abort();
     Status add(int32_t rank, void *x, int64_t count, int type, cudaStream_t stream);
-    Status check(int result, const char *what) const;
+    Status check(int result, const char *what, int32_t rank) const;
 
     const Nccl &nccl_;
     std::vector<NcclCommunicator *> communicators_;
