@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -79,6 +80,7 @@ TensorParallelBackend::create(const Model &model, const BackendOptions &options,
 }
 
 Status TensorParallelBackend::make(const BackendOptions &options, const std::vector<int> &devices) {
+    const std::lock_guard lock(launching()); // loading allocates
     ASSIGN_OR_RETURN(group_, RankGroup::create(devices));
     std::vector<HeadPart> head_parts;
     for (const OfRank &of : ranks_) {
@@ -94,6 +96,12 @@ Status TensorParallelBackend::make(const BackendOptions &options, const std::vec
     }));
     for (size_t r = 1; r < ranks_.size(); ++r) ranks_[r].backend->answer_with(&first());
     return {};
+}
+
+TensorParallelBackend::~TensorParallelBackend() {
+    const std::lock_guard lock(launching());
+    ranks_.clear(); // and their graphs, before the group
+    group_.reset();
 }
 
 // Of pages, states and adapters one device's, as the options are: of the one that has most of each, and room for fewest.
@@ -117,7 +125,7 @@ void TensorParallelBackend::join_infos() {
 }
 
 Status TensorParallelBackend::run_on_all(const std::function<Status(CudaBackend &)> &task) const {
-    const std::lock_guard lock(launching_);
+    const std::lock_guard lock(launching());
     return run_ranks(group_.get(), [&](int32_t rank) { return task(backend_of(rank)); });
 }
 
@@ -173,7 +181,6 @@ Result<int64_t> TensorParallelBackend::adapter_bytes(const Adapter &adapter) con
 
 Result<std::shared_ptr<const PackedAdapter>>
 TensorParallelBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
-    const std::lock_guard lock(launching_);
     auto packed = std::make_shared<PackedForRanks>();
     for (const OfRank &of : ranks_) {
         ASSIGN_OR_RETURN(auto own, of.backend->pack_adapter(std::make_shared<Adapter>(

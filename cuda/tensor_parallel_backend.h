@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "cuda_backend.h"
@@ -19,6 +18,7 @@ class TensorParallelBackend final : public Backend {
     static Result<std::unique_ptr<TensorParallelBackend>>
     create(const Model &model, const BackendOptions &options, int32_t ranks);
 
+    ~TensorParallelBackend() override;
     const BackendInfo &info() const override { return info_; }
     Status forward(const TokenBatch &batch) override;
     Status sample(std::span<const TokenMask> masks) override;
@@ -56,8 +56,6 @@ class TensorParallelBackend final : public Backend {
     BackendInfo info_;
     std::unique_ptr<RankGroup> group_;
     std::vector<OfRank> ranks_;
-    // Packing allocates, which may wait for all devices: not while some ranks have enqueued what others have not.
-    mutable std::mutex launching_;
 };
 
 } // namespace batchllm::cuda

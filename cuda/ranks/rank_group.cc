@@ -18,6 +18,11 @@ struct Inside {
 
 } // namespace
 
+std::mutex &launching() {
+    static std::mutex of_process;
+    return of_process;
+}
+
 Status RankGroup::check(int result, const char *what, int32_t rank) const {
     if (result == Nccl::success) return {};
     if (failed()) return other_failed();

@@ -26,6 +26,10 @@
 
 namespace batchllm::cuda {
 
+// Of all groups of the process. Held while a group's ranks are launched, and by what may wait for all devices (allocating,
+// freeing) when other groups may be at work.
+std::mutex &launching();
+
 // Graphs with exchanges are destroyed before their group.
 class RankGroup final : public Meeting {
   public:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ranks/rank_group.h"
+
 namespace batchllm::cuda {
 namespace {
 
@@ -30,6 +32,8 @@ void transpose(const Tensor &from, std::byte *to) {
 } // namespace
 
 Result<PinnedMemory> PinnedMemories::take(int64_t bytes) {
+    // To allocate or free it may wait for all devices.
+    const std::lock_guard while_none_launches(launching());
     {
         const std::lock_guard lock(mutex_);
         while (!free_.empty()) {

@@ -39,8 +39,9 @@ Result<LoadedModel> load_sim(const EngineOptions &options) {
     return loaded;
 }
 
-// Loads the weights on all devices at the same time. Returns the error of the first device that
-// failed, if any.
+// Loads the weights on all devices at the same time, but of several devices each one engine after another: what one
+// allocates may wait for all devices of the process, and so for ranks of another that have begun an exchange without the
+// rest, which wait for the allocation. Returns the error of the first device that failed, if any.
 Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &options) {
     const size_t count = options.first_devices().size();
     Backends backends(count);
@@ -56,7 +57,12 @@ Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &opt
             statuses[i] = Status(BATCHLLM_ERROR_INTERNAL, fault.what());
         }
     };
-    {
+    if (options.tensor_parallel > 1) {
+        for (size_t i = 0; i < count; ++i) {
+            make(i);
+            RETURN_IF_ERROR(statuses[i]);
+        }
+    } else {
         std::vector<std::jthread> others;
         others.reserve(count);
         for (size_t i = 1; i < count; ++i) {
