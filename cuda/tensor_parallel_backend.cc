@@ -56,7 +56,11 @@ TensorParallelBackend::create(const Model &model, const BackendOptions &options,
     ASSIGN_OR_RETURN(const std::vector<int> devices, read_devices(options.devices, ranks));
     BackendOptions own = options;
     // Towers are not divided, and the products of one that each rank has would have to be chosen alike.
-    std::erase_if(own.extra, [](const auto &pair) { return pair.first == "pictures"; });
+    for (const auto &[key, value] : options.extra) {
+        if (key != "pictures" || value != "1") continue;
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "backend option pictures=1: not with tensor_parallel");
+    }
     own.extra.emplace_back("pictures", "0");
     std::string name;
     for (size_t r = 0; r < devices.size(); ++r) {
