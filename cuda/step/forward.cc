@@ -89,6 +89,11 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
             parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
             parts.adapters.exclude_experts(i, ExpertProduct::down);
         }
+        // With adapters the activation is of rounded sums, also of rows that have none (StepExperts::products).
+        if (experts && options.reproducible && options.element != DType::f32) {
+            parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
+            if (experts.in_e4m3()) parts.adapters.exclude_experts(i, ExpertProduct::down);
+        }
     }
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));
     RETURN_IF_ERROR(forward->make_tower(model));
