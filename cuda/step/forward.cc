@@ -212,7 +212,12 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 bool Forward::timing_is_due() {
     const int64_t untimed = parts_.options.untimed_steps;
     if (untimed == 0 || !parts_.options.tune) return true;
-    return ++steps_[tuned_rows(parts_.staged.tokens)] == untimed + 1;
+    const StagedStep &step = parts_.staged;
+    const int64_t all = tuned_rows(step.tokens), wanted = tuned_rows(step.wanted);
+    const bool due = ++steps_[all] == untimed + 1;
+    // The last products' rows.
+    if (wanted == 0 || wanted == all) return due;
+    return ++wanted_steps_[wanted] == untimed + 1 || due;
 }
 
 Graph *Forward::captured(cudaStream_t stream) {
