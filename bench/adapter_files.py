@@ -14,13 +14,14 @@ import concurrent.futures
 import json
 import pathlib
 import random
-import shutil
 
 parser = argparse.ArgumentParser()
 parser.add_argument("directory", type=pathlib.Path)
 for name, value in dict(adapters=1000, rank=8, rows=1000, prompt=600, hidden=4096, width=14336, layers=32, kv=1024).items():
     parser.add_argument("--" + name, type=int, default=value)
 a = parser.parse_args()
+if a.directory.exists():
+    parser.error(f"{a.directory} exists: remove it, or name another directory")
 HEADS, VOCABULARY = a.hidden // 128, 32000
 SHAPES = {"self_attn.q_proj": (a.hidden, a.hidden), "self_attn.k_proj": (a.kv, a.hidden), "self_attn.v_proj": (a.kv, a.hidden),
           "self_attn.o_proj": (a.hidden, a.hidden), "mlp.gate_proj": (a.width, a.hidden), "mlp.up_proj": (a.width, a.hidden),
@@ -82,7 +83,6 @@ def make_adapter(number):
             size -= file.write(block[:size])
 
 
-shutil.rmtree(a.directory, ignore_errors=True)
 make_model(a.directory / "model")
 with concurrent.futures.ProcessPoolExecutor() as pool:
     list(pool.map(make_adapter, range(a.adapters)))

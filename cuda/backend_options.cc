@@ -266,7 +266,7 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
     return read;
 }
 
-Result<int64_t> pool_bytes(const BackendOptions &options) {
+Result<int64_t> pool_bytes(const BackendOptions &options, int64_t beside_adapters) {
     if (options.kv_memory_bytes < 0 || options.kv_memory_fraction < 0 ||
         options.kv_memory_fraction > 1) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -281,7 +281,8 @@ Result<int64_t> pool_bytes(const BackendOptions &options) {
         const double fraction =
             options.kv_memory_fraction > 0 ? options.kv_memory_fraction : gpu_kv_fraction;
         const int64_t adapters = options.adapter_memory_bytes;
-        const int64_t beside = left - adapters - adapters / 16; // and what a pool of them wastes
+        const int64_t wasted = adapters / 16; // by a pool of them
+        const int64_t beside = adapters > 0 ? left - adapters - wasted - beside_adapters : left;
         if (adapters > 0 && beside <= 0) {
             return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
                          "adapter_memory_bytes %lld: %lld bytes of the device's memory are left "

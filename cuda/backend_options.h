@@ -48,8 +48,9 @@ int64_t step_tokens_by_memory(const Model &model, const ForwardOptions &options,
 Result<CudaOptions> read_options(const Model &model, const BackendOptions &options,
                                  const cudaDeviceProp &device);
 
-// Bytes for keys, values and states that the options and the free memory allow.
-Result<int64_t> pool_bytes(const BackendOptions &options);
+// Bytes for keys, values and states that the options and the free memory allow. beside_adapters: what else they take if they
+// have memory of their own.
+Result<int64_t> pool_bytes(const BackendOptions &options, int64_t beside_adapters);
 // How many pages fit in these bytes.
 Result<int64_t> count_pages(int64_t bytes, int64_t page_bytes);
 

@@ -105,7 +105,7 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
 
 // Allocates memory for states, then for keys and values.
 Status CudaBackend::take_memory(const BackendOptions &options, int64_t state_slots) {
-    ASSIGN_OR_RETURN(const int64_t bytes, pool_bytes(options));
+    ASSIGN_OR_RETURN(const int64_t bytes, pool_bytes(options, beside_adapters()));
     const auto kv_groups = static_cast<int64_t>(info_.kv_windows.size());
     const MemoryNeeds needs{forward_->parts().states.slot_bytes(),
                             info_.page_bytes * kv_groups / kPageKeys, info_.step_tokens};
@@ -134,17 +134,21 @@ Status CudaBackend::take_pages() {
     return {};
 }
 
+// What loading adapters takes, and steps with adapters of experts.
+int64_t CudaBackend::beside_adapters() const {
+    const StepParts &parts = forward_->parts();
+    return (int64_t{512} << 20) + parts.experts.adapter_room(parts.rows).bytes();
+}
+
 // Nothing is allocated before an adapter comes. By default adapters have what keys and values leave, up to 2 GiB.
 Status CudaBackend::take_adapter_room(int64_t wanted) {
     constexpr int32_t most_slots = 65536; // a table on the host
-    // What loading them takes, and steps with adapters of experts.
-    const StepParts &parts = forward_->parts();
-    const int64_t beside = (int64_t{512} << 20) + parts.experts.adapter_room(parts.rows).bytes();
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
     const auto left = static_cast<int64_t>(available);
     info_.adapter_bytes =
-        wanted > 0 ? wanted : std::min(std::max(left - beside, left / 2), int64_t{2} << 30);
+        wanted > 0 ? wanted
+                   : std::min(std::max(left - beside_adapters(), left / 2), int64_t{2} << 30);
     info_.adapter_slots = info_.adapter_bytes > 0 ? most_slots : 0;
     return {};
 }

@@ -72,6 +72,7 @@ class CudaBackend final : public Backend {
     CudaBackend() = default;
     Status take_memory(const BackendOptions &options, int64_t state_slots);
     Status take_pages();
+    int64_t beside_adapters() const;
     Status take_adapter_room(int64_t wanted);
     Status forward_checked(const TokenBatch &batch, Slot *slot);
     Status sample_checked(std::span<const TokenMask> masks);

@@ -73,6 +73,7 @@ int64_t latent_attention_bytes(int32_t key_dim); // of shared memory
 inline constexpr int kLatentTileRows = 64;
 cudaError_t launch_latent_attention_sm90(const AttentionArguments &arguments, int sms,
                                          cudaStream_t stream);
+
 // The plain form, on sm_90a: pages of latents -> pages of each head's keys and values, with which attention is that of heads
 // of latent_head_dim. Keys end with zeros. For layers of which expands_latents() is true.
 struct LatentExpandArguments {

@@ -43,7 +43,7 @@ int64_t tuned_rows(int64_t rows) {
 }
 
 int64_t padded_rows(int64_t rows) {
-    const int64_t step = rows <= 128 ? 16 : rows <= 512 ? 32 : 64;
+    const int64_t step = rows <= 128 ? 16 : rows <= 512 ? 32 : most_row_step;
     return (rows + step - 1) / step * step;
 }
 

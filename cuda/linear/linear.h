@@ -49,9 +49,10 @@ struct Input {
 // A batch's rows are rounded up to so many: products of nearby sizes share an algorithm. Buffers have
 // room for the rounded number; the rows beyond the batch are computed and never read.
 int64_t padded_rows(int64_t rows);
+inline constexpr int64_t most_row_step = 64; // to which padded_rows() rounds
 // The least of a range of numbers of rows that are much alike: no buffer is too small for it.
 int64_t coarse_rows(int64_t rows);
-// The number of rows for which the algorithm of so many is timed.
+// The number of rows for which the algorithm of so many is timed: padded_rows(), or of many coarse_rows().
 int64_t tuned_rows(int64_t rows);
 
 class OrderProbe;

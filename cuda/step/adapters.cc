@@ -102,9 +102,7 @@ Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter)
         }
         at += align(piece.bytes);
     }
-    auto packed = std::make_shared<PackedOnHost>(std::move(layout), std::move(memory), pinned_);
-    packed->sent = bytes;
-    return packed;
+    return std::make_shared<PackedOnHost>(std::move(layout), std::move(memory), pinned_);
 }
 
 Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> packed) {
@@ -154,12 +152,27 @@ void StepAdapters::unload(int32_t slot) {
     entries_[place] = nullptr;
 }
 
-// Now that the addresses are known. What is sent is not needed once A and B are made.
+// Now that the addresses are known. What is sent is not needed once A and B are made: matrices take turns with one block.
 Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
+    constexpr int64_t block = int64_t{64} << 20; // or a larger matrix
     const AdapterLayout &layout = packed.layout;
+    struct Turn {
+        size_t first, count; // pieces
+        int64_t bytes;
+    };
+    std::vector<Turn> turns;
+    int64_t most = 0;
+    for (size_t i = 0; i < layout.pieces.size(); ++i) {
+        const int64_t bytes = align(layout.pieces[i].bytes);
+        if (turns.empty() || turns.back().bytes + bytes > block) turns.push_back({i, 0, 0});
+        ++turns.back().count;
+        turns.back().bytes += bytes;
+        most = std::max(most, turns.back().bytes);
+    }
+    const int64_t at_pieces = entry_bytes(layout), begin = at_pieces + piece_bytes(layout);
     void *memory = nullptr;
     RETURN_IF_ERROR(check_cuda(
-        cudaMallocFromPoolAsync(&memory, static_cast<size_t>(packed.sent), pool_, uploads_),
+        cudaMallocFromPoolAsync(&memory, static_cast<size_t>(begin + most), pool_, uploads_),
         "an adapter on its way"));
     auto *const raw = static_cast<std::byte *>(memory);
     auto *const entries = packed.bytes.as<AdapterEntry>();
@@ -168,24 +181,33 @@ Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
         entries[i].a = to + layout.places[i].first;
         entries[i].b = to + layout.places[i].second;
     }
-    const int64_t at_pieces = entry_bytes(layout);
     auto *const pieces = reinterpret_cast<AdapterPiece *>(packed.bytes.data() + at_pieces);
-    int64_t at = at_pieces + piece_bytes(layout);
-    for (size_t i = 0; i < layout.pieces.size(); ++i) {
-        pieces[i] = layout.pieces[i].piece;
-        pieces[i].from = raw + at;
-        pieces[i].to = to + layout.pieces[i].to;
-        at += align(layout.pieces[i].bytes);
+    for (const Turn &turn : turns) {
+        int64_t at = begin;
+        for (size_t i = turn.first; i < turn.first + turn.count; ++i) {
+            pieces[i] = layout.pieces[i].piece;
+            pieces[i].from = raw + at;
+            pieces[i].to = to + layout.pieces[i].to;
+            at += align(layout.pieces[i].bytes);
+        }
     }
-    RETURN_IF_CUDA(cudaMemcpyAsync(raw, packed.bytes.data(), static_cast<size_t>(packed.sent),
+    RETURN_IF_CUDA(cudaMemcpyAsync(raw, packed.bytes.data(), static_cast<size_t>(begin),
                                    cudaMemcpyHostToDevice, uploads_));
     RETURN_IF_CUDA(cudaMemcpyAsync(to, raw, static_cast<size_t>(at_pieces),
                                    cudaMemcpyDeviceToDevice, uploads_));
     for (const auto &[place, bytes] : layout.zeros) {
         RETURN_IF_CUDA(cudaMemsetAsync(to + place, 0, static_cast<size_t>(bytes), uploads_));
     }
-    RETURN_IF_CUDA(launch_adapter_pack(element_, reinterpret_cast<AdapterPiece *>(raw + at_pieces),
-                                       static_cast<int32_t>(layout.pieces.size()), sms_, uploads_));
+    int64_t at = begin; // in what was packed
+    for (const Turn &turn : turns) {
+        RETURN_IF_CUDA(cudaMemcpyAsync(raw + begin, packed.bytes.data() + at,
+                                       static_cast<size_t>(turn.bytes), cudaMemcpyHostToDevice,
+                                       uploads_));
+        RETURN_IF_CUDA(launch_adapter_pack(
+            element_, reinterpret_cast<AdapterPiece *>(raw + at_pieces) + turn.first,
+            static_cast<int32_t>(turn.count), sms_, uploads_));
+        at += turn.bytes;
+    }
     return check_cuda(cudaFreeAsync(raw, uploads_), "an adapter on its way");
 }
 

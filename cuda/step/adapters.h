@@ -43,7 +43,6 @@ class PackedOnHost final : public PackedAdapter {
 
     AdapterLayout layout;
     PinnedMemory bytes;
-    int64_t sent = 0; // bytes
 
   private:
     std::shared_ptr<PinnedMemories> from_;

@@ -89,6 +89,11 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
             parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
             parts.adapters.exclude_experts(i, ExpertProduct::down);
         }
+        // With adapters the activation is of rounded sums, also of rows that have none (StepExperts::products).
+        if (experts && options.reproducible && options.element != DType::f32) {
+            parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
+            if (experts.in_e4m3()) parts.adapters.exclude_experts(i, ExpertProduct::down);
+        }
     }
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));
     RETURN_IF_ERROR(forward->make_tower(model));
@@ -207,7 +212,12 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
 bool Forward::timing_is_due() {
     const int64_t untimed = parts_.options.untimed_steps;
     if (untimed == 0 || !parts_.options.tune) return true;
-    return ++steps_[tuned_rows(parts_.staged.tokens)] == untimed + 1;
+    const StagedStep &step = parts_.staged;
+    const int64_t all = tuned_rows(step.tokens), wanted = tuned_rows(step.wanted);
+    const bool due = ++steps_[all] == untimed + 1;
+    // The last products' rows.
+    if (wanted == 0 || wanted == all) return due;
+    return ++wanted_steps_[wanted] == untimed + 1 || due;
 }
 
 Graph *Forward::captured(cudaStream_t stream) {

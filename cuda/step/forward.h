@@ -78,7 +78,7 @@ class Forward {
     OutputHead head_;
     std::unique_ptr<StepTower> tower_;
     std::string warning_;
-    std::unordered_map<int64_t, int64_t> steps_; // by tuned_rows()
+    std::unordered_map<int64_t, int64_t> steps_, wanted_steps_; // by tuned_rows()
 };
 
 } // namespace batchllm::cuda

@@ -14,7 +14,7 @@
 namespace batchllm::cuda {
 
 // The sections of a step. From kLists on, five for each shape of attention: its items, rows, partials,
-// merged tokens and widened pages.
+// merged tokens and widened pages. Behind them five for the plain form of latents, and which pages are expanded for it.
 enum StepSection : size_t {
     kTokens,
     kPositions,

@@ -2,12 +2,18 @@
 
 #include <algorithm>
 
+#include "backend/gpu/step_buffers.h"
+#include "linear/linear.h"
+
 namespace batchllm::cuda {
 namespace {
 
 constexpr int32_t kFewTokens = 16; // of a node, that decodes
 constexpr int32_t kLeastTokens =
     128; // of all, so that queries fit between those of the absorbed form
+// Queries and results stand behind the padded rows of the absorbed form, which have 576 and 512 columns a head.
+static_assert(kLeastTokens * (576 - latent_head_dim) >= most_row_step * 576 &&
+              kLeastTokens * (512 - latent_head_dim) >= most_row_step * 512);
 
 int32_t pages_of(const AttentionNode &node) { return (node.keys + kPageKeys - 1) / kPageKeys; }
 
