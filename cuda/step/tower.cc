@@ -34,7 +34,7 @@ const char *StepTower::missing(const Model &model, DType element) {
     for (const Layer &layer : tower.layers) {
         const Attention &a = *layer.attention();
         if (!tower_head_fits(element, a.head_dim)) {
-            return "a tower whose heads are no multiple of 8, or larger than 128";
+            return "a tower whose heads are no multiple of 8, or larger than 128 (in f32 256)";
         }
         if (a.rope >= 0 && tower.ropes[0].dims() != a.head_dim) {
             return "a tower whose heads turn in part";
