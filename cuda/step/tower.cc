@@ -49,7 +49,9 @@ const char *StepTower::missing(const Model &model, DType element) {
 
 StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear linear,
                      StepPictures *pictures)
-    : model_(model), tower_(*model.tower), element_(options.element), alone_(options.reproducible),
+    : model_(model), tower_(*model.tower), element_(options.element),
+      // In f16, Inf of one picture times a weight of zero would be NaN in another of the pack.
+      alone_(options.reproducible || options.element == DType::f16),
       tunes_(options.tune && !options.reproducible), sm90_(options.experts == GroupedKernel::sm90),
       pictures_(pictures), linear_(std::move(linear)) {}
 
