@@ -100,6 +100,7 @@ Status TensorParallelBackend::make(const BackendOptions &options, const std::vec
 void TensorParallelBackend::join_infos() {
     info_ = first().info();
     info_.device = std::to_string(ranks()) + " x " + info_.device;
+    info_.no_pictures = "with tensor_parallel above 1 there are none";
     info_.computes_on.product_flops *= ranks();
     info_.computes_on.memory_bandwidth *= ranks();
     for (size_t r = 1; r < ranks_.size(); ++r) {
