@@ -57,7 +57,7 @@ StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear l
       // In f16, Inf of one picture times a weight of zero would be NaN in another of the pack.
       alone_(options.reproducible || options.element == DType::f16),
       tunes_(options.tune && !options.reproducible), sm90_(options.experts == GroupedKernel::sm90),
-      pictures_(pictures), linear_(std::move(linear)) {}
+      untimed_(options.untimed_steps), pictures_(pictures), linear_(std::move(linear)) {}
 
 Result<std::unique_ptr<StepTower>>
 StepTower::create(const Model &model, const ForwardOptions &options, StepPictures *pictures) {
@@ -157,6 +157,11 @@ StepTower::Room StepTower::room_for(int64_t patches) const {
     return room;
 }
 
+bool StepTower::timing_is_due() {
+    if (untimed_ == 0 || !tunes_) return true;
+    return ++packs_[tuned_rows(patches())] == untimed_ + 1;
+}
+
 Status StepTower::load(std::span<const PictureLoad> loads, cudaStream_t copies,
                        cudaStream_t stream) {
     for (const PictureLoad &load : loads) {
@@ -169,6 +174,7 @@ Status StepTower::load(std::span<const PictureLoad> loads, cudaStream_t copies,
         RETURN_IF_CUDA(cudaEventSynchronize(sent.done));
         RETURN_IF_ERROR(send(pack, &sent, copies));
         RETURN_IF_CUDA(cudaStreamWaitEvent(stream, sent.arrived, 0));
+        linear_.set_timing(timing_is_due());
         RETURN_IF_ERROR(run(sent, stream));
         RETURN_IF_CUDA(cudaEventRecord(sent.done, stream));
         loads = loads.subspan(pack.size());

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "backend/backend.h"
@@ -60,6 +61,8 @@ class StepTower {
     };
     Room room_for(int64_t patches) const;
     Status allocate();
+    // Whether products' candidates are timed with this pack, as in steps of text (Forward::timing_is_due).
+    bool timing_is_due();
     Status send(std::span<const PictureLoad> loads, Sent *to, cudaStream_t copies);
     Result<int64_t> stage_blocks(const std::vector<TowerPack::Range> &ranges, Staging *staging,
                                  int32_t *count);
@@ -85,6 +88,8 @@ class StepTower {
     const Tower &tower_;
     DType element_;
     bool alone_, tunes_, sm90_;
+    int64_t untimed_;
+    std::unordered_map<int64_t, int64_t> packs_; // by tuned_rows()
     StepPictures *pictures_;
     Linear linear_;
     TowerWeights weights_;
