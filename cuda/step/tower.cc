@@ -168,7 +168,8 @@ Status StepTower::load(std::span<const PictureLoad> loads, cudaStream_t copies,
         RETURN_IF_ERROR(pictures_->take(load.slot, load.picture->grid.tokens));
     }
     while (!loads.empty()) {
-        const auto pack = alone_ ? loads.first(1) : first_pack(loads, std::min(kPackPatches, most_patches_));
+        const auto pack =
+            alone_ ? loads.first(1) : first_pack(loads, std::min(kPackPatches, most_patches_));
         Sent &sent = sent_[turn_];
         turn_ = (turn_ + 1) % sent_.size();
         RETURN_IF_CUDA(cudaEventSynchronize(sent.done));

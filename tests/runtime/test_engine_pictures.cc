@@ -620,9 +620,9 @@ class FewPictures : public batchllm::Backend {
 };
 
 // Adds a golden's rows twice to an engine whose device has room for so few pictures, and calls check(results).
-template <typename Check>
-void with_few_pictures(const PictureGolden &golden, int32_t slots, int32_t in_flight,
-                       int64_t patches, const Check &check) {
+template <typename Check> void with_few_pictures(const PictureGolden &golden, int32_t slots,
+                                                 int32_t in_flight, int64_t patches,
+                                                 const Check &check) {
     batchllm::EngineOptions options;
     options.model_dir = golden.directory;
     options.backend = "cpu";
@@ -631,8 +631,7 @@ void with_few_pictures(const PictureGolden &golden, int32_t slots, int32_t in_fl
     options.backend_options.threads = options.threads = 2;
     options.min_prefix_tokens = 1;
     auto made = batchllm::Engine::create(
-        options,
-        [&](const batchllm::EngineOptions &of) -> batchllm::Result<batchllm::LoadedModel> {
+        options, [&](const batchllm::EngineOptions &of) -> batchllm::Result<batchllm::LoadedModel> {
             ASSIGN_OR_RETURN(batchllm::LoadedModel loaded, batchllm::load_model_and_backend(of));
             const int64_t most = loaded.backends[0]->info().picture_tokens;
             batchllm::LateOptions late;
@@ -669,9 +668,8 @@ void rows_wait_for_room_for_their_pictures(void **) {
     for (const PictureGolden &golden : goldens()) {
         for (const int32_t slots : {1, 2}) {
             for (const int32_t in_flight : {1, 2}) {
-                with_few_pictures(golden, slots, in_flight, 0, [&](const batchllm_results &all) {
-                    compare(golden, all);
-                });
+                with_few_pictures(golden, slots, in_flight, 0,
+                                  [&](const batchllm_results &all) { compare(golden, all); });
             }
         }
     }
