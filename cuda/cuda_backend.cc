@@ -94,8 +94,10 @@ Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const Model &model,
     if (const StepTower *tower = backend->forward_->tower()) {
         info.picture_slots = StepPictures::kSlots;
         info.picture_tokens = backend->forward_->parts().pictures.most_tokens();
+        info.picture_patches = tower->most_patches();
         info.weight_bytes += tower->weight_bytes();
     }
+    info.no_pictures = backend->forward_->no_pictures();
     info.kv_windows = model.kv_windows();
     RETURN_IF_ERROR(backend->take_memory(options, read.states.slots));
     RETURN_IF_ERROR(backend->take_adapter_room(options.adapter_memory_bytes));

@@ -112,6 +112,7 @@ TensorParallelBackend::~TensorParallelBackend() {
 void TensorParallelBackend::join_infos() {
     info_ = first().info();
     info_.device = std::to_string(ranks()) + " x " + info_.device;
+    info_.no_pictures = "with tensor_parallel above 1 there are none";
     info_.computes_on.product_flops *= ranks();
     info_.computes_on.memory_bandwidth *= ranks();
     for (size_t r = 1; r < ranks_.size(); ++r) {

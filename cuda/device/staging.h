@@ -15,10 +15,11 @@ class Staging {
   public:
     void clear() { used_ = 0; }
 
-    // Memory for a first step. Growing later waits for the device.
-    Status reserve(int64_t bytes) {
+    // Memory for a first step, on the device for larger ones too. Growing later waits for the device.
+    Status reserve(int64_t bytes, int64_t on_device = 0) {
         ASSIGN_OR_RETURN(host_, PinnedMemory::create(bytes, "a step's input"));
-        ASSIGN_OR_RETURN(device_, DeviceMemory::create(bytes, "a step's input"));
+        ASSIGN_OR_RETURN(device_,
+                         DeviceMemory::create(std::max(bytes, on_device), "a step's input"));
         return {};
     }
 

@@ -102,9 +102,14 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
 
 // Without one, rows of text run as ever.
 Status Forward::make_tower(const Model &model) {
-    if (model.tower == nullptr || !parts_.options.pictures) return {};
+    if (model.tower == nullptr) return {};
     const ForwardOptions &options = parts_.options;
+    if (!options.pictures) {
+        no_pictures_ = "the backend option pictures is 0";
+        return {};
+    }
     if (const char *what = StepTower::missing(model, options.element)) {
+        no_pictures_ = what;
         if (!warning_.empty()) warning_ += "; ";
         warning_ += std::string("cuda backend: no pictures: ") + what;
         return {};

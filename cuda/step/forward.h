@@ -42,6 +42,8 @@ class Forward {
     Status run(const Staging &staging, cudaStream_t stream);
     // Null: no pictures are computed.
     StepTower *tower() { return tower_.get(); }
+    // Why, of a model with a tower.
+    const std::string &no_pictures() const { return no_pictures_; }
     // What is made of that.
     OutputHead &head() { return head_; }
 
@@ -77,7 +79,7 @@ class Forward {
     Feeds feeds_;
     OutputHead head_;
     std::unique_ptr<StepTower> tower_;
-    std::string warning_;
+    std::string warning_, no_pictures_;
     std::unordered_map<int64_t, int64_t> steps_, wanted_steps_; // by tuned_rows()
 };
 

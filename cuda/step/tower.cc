@@ -13,6 +13,10 @@ namespace {
 
 // Patches of one pack: two pictures of 1080p. A larger picture is a pack of its own.
 constexpr int64_t kPackPatches = 16384;
+// Of a picture: twice what the processors of published models allow. Its numbers stay below 2^31.
+constexpr int64_t kMostPatches = 131072;
+// There is memory for pictures that take a share of what is free.
+constexpr int64_t kFreeShare = 16;
 
 int64_t most_columns(const TowerWeights &weights) {
     int64_t most = weights.patch.columns;
@@ -34,7 +38,7 @@ const char *StepTower::missing(const Model &model, DType element) {
     for (const Layer &layer : tower.layers) {
         const Attention &a = *layer.attention();
         if (!tower_head_fits(element, a.head_dim)) {
-            return "a tower whose heads are no multiple of 8, or larger than 128";
+            return "a tower whose heads are no multiple of 8, or larger than 128 (in f32 256)";
         }
         if (a.rope >= 0 && tower.ropes[0].dims() != a.head_dim) {
             return "a tower whose heads turn in part";
@@ -49,9 +53,11 @@ const char *StepTower::missing(const Model &model, DType element) {
 
 StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear linear,
                      StepPictures *pictures)
-    : model_(model), tower_(*model.tower), element_(options.element), alone_(options.reproducible),
+    : model_(model), tower_(*model.tower), element_(options.element),
+      // In f16, Inf of one picture times a weight of zero would be NaN in another of the pack.
+      alone_(options.reproducible || options.element == DType::f16),
       tunes_(options.tune && !options.reproducible), sm90_(options.experts == GroupedKernel::sm90),
-      pictures_(pictures), linear_(std::move(linear)) {}
+      untimed_(options.untimed_steps), pictures_(pictures), linear_(std::move(linear)) {}
 
 Result<std::unique_ptr<StepTower>>
 StepTower::create(const Model &model, const ForwardOptions &options, StepPictures *pictures) {
@@ -85,13 +91,39 @@ Status StepTower::allocate() {
                                   cudaMemcpyHostToDevice));
         RETURN_IF_CUDA(cudaMemcpy(axes_.data(), rope.axes.data(), half, cudaMemcpyHostToDevice));
     }
-    return reserve(kPackPatches, nullptr);
+    size_t available = 0, total = 0;
+    RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
+    const auto left = static_cast<int64_t>(available);
+    const int64_t each = room_for(kPackPatches).total() / kPackPatches;
+    const int64_t merged = int64_t{tower_.merge} * tower_.merge;
+    int64_t most = std::min(kMostPatches, pictures_->most_tokens() * merged);
+    if (tower_.positions && !tower_.interpolated) {
+        most = std::min(most, int64_t{tower_.side} * tower_.side);
+    }
+    const int64_t least = std::min(kPackPatches, left / 2 / each); // where there is little memory
+    most_patches_ = std::max({std::min(most, left / kFreeShare / each), least, int64_t{1}});
+
+    const Room room = room_for(most_patches_);
+    const int64_t pack = room_for(std::min(kPackPatches, most_patches_)).sent;
+    for (Sent &sent : sent_) RETURN_IF_ERROR(sent.staging.reserve(pack, room.sent));
+    const auto make = [](DeviceMemory *memory, int64_t bytes) -> Status {
+        ASSIGN_OR_RETURN(*memory, DeviceMemory::create(bytes, "a tower's buffers"));
+        return {};
+    };
+    RETURN_IF_ERROR(make(&residual_, room.residual));
+    RETURN_IF_ERROR(make(&delta_, room.delta));
+    RETURN_IF_ERROR(make(&normed_, room.normed));
+    RETURN_IF_ERROR(make(&qkv_, room.qkv));
+    RETURN_IF_ERROR(make(&attended_, room.attended));
+    RETURN_IF_ERROR(make(&up_, room.up));
+    RETURN_IF_ERROR(make(&activated_, room.activated));
+    RETURN_IF_ERROR(make(&angles_, room.angles));
+    // Nothing is in it when a product begins, but what that is to write.
+    if (tunes_) linear_.set_scratch(up_.data(), up_.bytes());
+    return {};
 }
 
-// Memory for packs of so many patches. The stream is waited for if that is more than there is.
-Status StepTower::reserve(int64_t patches, cudaStream_t stream) {
-    if (patches <= rows_) return {};
-    if (rows_ > 0) RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+StepTower::Room StepTower::room_for(int64_t patches) const {
     const int64_t rows = padded_rows(patches);
     const int64_t each = int64_t{tower_.merge} * tower_.merge;
     const int64_t tokens = padded_rows((rows + each - 1) / each);
@@ -108,26 +140,26 @@ Status StepTower::reserve(int64_t patches, cudaStream_t stream) {
         width = std::max(width, rows * layer.feed.width);
     }
     const int64_t joined = std::max(rows * most_columns(weights_), tokens * each * hidden);
-    const auto make = [](DeviceMemory *memory, int64_t bytes) -> Status {
-        *memory = DeviceMemory();
-        ASSIGN_OR_RETURN(*memory, DeviceMemory::create(bytes, "a tower's buffers"));
-        return {};
-    };
-    rows_ = 0;
-    RETURN_IF_ERROR(make(&residual_, tokens * each * hidden * 4));
-    RETURN_IF_ERROR(make(&delta_, std::max(rows * hidden, tokens * int64_t{model_.hidden}) * 4));
-    RETURN_IF_ERROR(make(&normed_, joined * element));
-    RETURN_IF_ERROR(make(&qkv_, std::max(rows * 3 * hidden, projected) * element));
-    RETURN_IF_ERROR(make(&attended_, rows * hidden * element));
-    RETURN_IF_ERROR(make(&up_, up * element));
-    RETURN_IF_ERROR(make(&activated_, width * element));
-    if (!tower_.ropes.empty()) {
-        RETURN_IF_ERROR(make(&angles_, rows * (tower_.ropes[0].dims() / 2) * 8));
-    }
-    // Nothing is in it when a product begins, but what that is to write.
-    if (tunes_) linear_.set_scratch(up_.data(), up_.bytes());
-    rows_ = rows;
-    return {};
+    Room room;
+    room.residual = tokens * each * hidden * 4;
+    room.delta = std::max(rows * hidden, tokens * int64_t{model_.hidden}) * 4;
+    room.normed = joined * element;
+    room.qkv = std::max(rows * 3 * hidden, projected) * element;
+    room.attended = rows * hidden * element;
+    room.up = up * element;
+    room.activated = width * element;
+    if (!tower_.ropes.empty()) room.angles = rows * (tower_.ropes[0].dims() / 2) * 8;
+    // Blocks: for each of two lists no more than tokens, and one for all whole blocks of rows; sections are padded to 16 bytes.
+    const int32_t block = tower_block_rows(element_, tower_.layers[0].attention()->head_dim);
+    const auto blocks = 2 * (tokens + rows / block) * static_cast<int64_t>(sizeof(TowerBlock));
+    room.sent = rows * (tower_.values() * 4 + static_cast<int64_t>(sizeof(TowerPatch))) +
+                tokens * 4 + blocks + 5 * 16;
+    return room;
+}
+
+bool StepTower::timing_is_due() {
+    if (untimed_ == 0 || !tunes_) return true;
+    return ++packs_[tuned_rows(patches())] == untimed_ + 1;
 }
 
 Status StepTower::load(std::span<const PictureLoad> loads, cudaStream_t copies,
@@ -136,13 +168,14 @@ Status StepTower::load(std::span<const PictureLoad> loads, cudaStream_t copies,
         RETURN_IF_ERROR(pictures_->take(load.slot, load.picture->grid.tokens));
     }
     while (!loads.empty()) {
-        const auto pack = alone_ ? loads.first(1) : first_pack(loads, kPackPatches);
+        const auto pack =
+            alone_ ? loads.first(1) : first_pack(loads, std::min(kPackPatches, most_patches_));
         Sent &sent = sent_[turn_];
         turn_ = (turn_ + 1) % sent_.size();
         RETURN_IF_CUDA(cudaEventSynchronize(sent.done));
         RETURN_IF_ERROR(send(pack, &sent, copies));
         RETURN_IF_CUDA(cudaStreamWaitEvent(stream, sent.arrived, 0));
-        RETURN_IF_ERROR(reserve(patches(), stream));
+        linear_.set_timing(timing_is_due());
         RETURN_IF_ERROR(run(sent, stream));
         RETURN_IF_CUDA(cudaEventRecord(sent.done, stream));
         loads = loads.subspan(pack.size());

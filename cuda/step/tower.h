@@ -3,12 +3,15 @@
 //
 // Its residual stream is f32: its arithmetic is the elements' alone where products and attention read. A picture's outputs have
 // the same bits whatever is loaded with it if pictures are packed alone (`alone`).
+//
+// All memory is taken at once: nothing of the device's is allocated for a picture later.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "backend/backend.h"
@@ -26,7 +29,7 @@ class StepTower {
   public:
     // What of the model's tower is not computed; null: nothing.
     static const char *missing(const Model &model, DType element);
-    // model: kept. Weights, and memory for most packs; pictures: kept.
+    // model: kept. Weights, and memory for packs; pictures: allocated, kept.
     static Result<std::unique_ptr<StepTower>>
     create(const Model &model, const ForwardOptions &options, StepPictures *pictures);
 
@@ -34,6 +37,7 @@ class StepTower {
     Status load(std::span<const PictureLoad> loads, cudaStream_t copies, cudaStream_t stream);
 
     const Tower &described() const { return tower_; }
+    int64_t most_patches() const { return most_patches_; } // of a picture
     int64_t weight_bytes() const { return weights_.memory.bytes(); }
 
   private:
@@ -47,8 +51,18 @@ class StepTower {
 
     StepTower(const Model &model, const ForwardOptions &options, Linear linear,
               StepPictures *pictures);
+    // In bytes, for packs of so many patches.
+    struct Room {
+        int64_t residual = 0, delta = 0, normed = 0, qkv = 0, attended = 0, up = 0, activated = 0;
+        int64_t angles = 0, sent = 0; // sent: of each Sent
+        int64_t total() const {
+            return residual + delta + normed + qkv + attended + up + activated + angles + 2 * sent;
+        }
+    };
+    Room room_for(int64_t patches) const;
     Status allocate();
-    Status reserve(int64_t patches, cudaStream_t stream);
+    // Whether products' candidates are timed with this pack, as in steps of text (Forward::timing_is_due).
+    bool timing_is_due();
     Status send(std::span<const PictureLoad> loads, Sent *to, cudaStream_t copies);
     Result<int64_t> stage_blocks(const std::vector<TowerPack::Range> &ranges, Staging *staging,
                                  int32_t *count);
@@ -74,6 +88,8 @@ class StepTower {
     const Tower &tower_;
     DType element_;
     bool alone_, tunes_, sm90_;
+    int64_t untimed_;
+    std::unordered_map<int64_t, int64_t> packs_; // by tuned_rows()
     StepPictures *pictures_;
     Linear linear_;
     TowerWeights weights_;
@@ -82,7 +98,7 @@ class StepTower {
     size_t turn_ = 0;
     TowerPack pack_; // the one that is being enqueued
 
-    int64_t rows_ = 0;      // patches that there is memory for, padded
+    int64_t most_patches_ = 0; // of a pack; below, rows are these, padded
     DeviceMemory residual_; // [rows, hidden] f32
     DeviceMemory delta_;    // [rows, hidden] f32; results of mergers
     DeviceMemory

@@ -72,6 +72,7 @@ Status check_picture(const Tower &tower, const PictureLoad &load, const BackendI
                       grid.columns % tower.merge == 0;
     const int64_t patches = patches_of(load);
     if (load.slot < 0 || load.slot >= info.picture_slots || !fits ||
+        (info.picture_patches > 0 && patches > info.picture_patches) ||
         static_cast<int64_t>(picture.patches.size()) != patches * tower.values() ||
         grid.tokens != patches / (tower.merge * tower.merge)) {
         return error(BATCHLLM_ERROR_INTERNAL,

@@ -67,7 +67,8 @@ std::vector<DevicePages> Placement::device_pages() const {
     std::vector<DevicePages> all;
     for (const auto &lane : lanes_) {
         all.push_back({lane->scheduler().longest_request(), lane->info().pages,
-                       lane->info().page_tokens, &lane->scheduler(), lane->info().picture_tokens});
+                       lane->info().page_tokens, &lane->scheduler(), lane->info().picture_tokens,
+                       lane->info().picture_patches});
     }
     return all;
 }

@@ -40,7 +40,16 @@ Status RowChecks::check_pictures(const RowPictures *pictures, int64_t prompt,
     for (size_t i = 0; i < pictures->places.size(); ++i) {
         const RowPictures::Place &place = pictures->places[i];
         const int32_t tokens = place.source->grid.tokens;
+        const int64_t patches = int64_t{place.source->grid.rows} * place.source->grid.columns;
         for (const DevicePages &device : devices_) {
+            if (device.picture_patches > 0 && patches > device.picture_patches) {
+                return error(BATCHLLM_ERROR_ROW_PICTURE,
+                             "picture %zu has %" PRId64
+                             " patches, and a device has memory for %" PRId64
+                             ": make it smaller, or lower the largest size in the processor's file "
+                             "(max_pixels or longest_edge)",
+                             i + 1, patches, device.picture_patches);
+            }
             if (tokens > device.picture_tokens) {
                 return error(BATCHLLM_ERROR_ROW_PICTURE,
                              "picture %zu takes %d tokens, and a device has room for pictures of "

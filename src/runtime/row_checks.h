@@ -20,6 +20,7 @@ struct DevicePages {
     int32_t page_tokens;
     const Scheduler *scheduler = nullptr; // for pictures
     int64_t picture_tokens = 0;           // BackendInfo::picture_tokens
+    int64_t picture_patches = 0;          // BackendInfo::picture_patches
 };
 
 class RowChecks {

@@ -104,8 +104,9 @@ Status RowReader::take_pictures(std::shared_ptr<PictureLibrary> pictures, const 
         return {};
     }
     if (info.picture_slots == 0) {
-        no_pictures_ = error(BATCHLLM_ERROR_ROW_PICTURE, "the %s backend computes no pictures yet",
-                             info.name.c_str());
+        no_pictures_ = error(BATCHLLM_ERROR_ROW_PICTURE, "the %s backend computes no pictures%s%s",
+                             info.name.c_str(), info.no_pictures.empty() ? "" : ": ",
+                             info.no_pictures.c_str());
     }
     return pictures_->check_tower(*model_->tower);
 }

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <sys/stat.h>
@@ -566,10 +568,12 @@ void a_processor_that_does_not_fit_the_tower_is_an_error_at_load(void **) {
 // A device with room for few pictures, which checks what it is told of them.
 class FewPictures : public batchllm::Backend {
   public:
-    FewPictures(std::unique_ptr<batchllm::Backend> inner, int32_t slots, int64_t tokens)
+    FewPictures(std::unique_ptr<batchllm::Backend> inner, int32_t slots, int64_t tokens,
+                int64_t patches = 0)
         : inner_(std::move(inner)), info_(inner_->info()) {
         info_.picture_slots = slots;
         info_.picture_tokens = tokens;
+        info_.picture_patches = patches;
         loaded_.resize(static_cast<size_t>(slots));
     }
     const batchllm::BackendInfo &info() const override { return info_; }
@@ -592,6 +596,10 @@ class FewPictures : public batchllm::Backend {
             auto &slot = loaded_.at(static_cast<size_t>(load.slot));
             assert_null(slot.get());
             slot = load.picture;
+            const batchllm::PictureGrid &grid = slot->grid;
+            if (info_.picture_patches > 0 && grid.rows * grid.columns > info_.picture_patches) {
+                return batchllm::error(BATCHLLM_ERROR_OUT_OF_MEMORY, "a picture");
+            }
         }
         int64_t tokens = 0;
         for (const auto &picture : loaded_) tokens += picture == nullptr ? 0 : picture->grid.tokens;
@@ -611,57 +619,93 @@ class FewPictures : public batchllm::Backend {
     std::vector<std::shared_ptr<const batchllm::PreparedPicture>> loaded_;
 };
 
+// Adds a golden's rows twice to an engine whose device has room for so few pictures, and calls check(results).
+template <typename Check> void with_few_pictures(const PictureGolden &golden, int32_t slots,
+                                                 int32_t in_flight, int64_t patches,
+                                                 const Check &check) {
+    batchllm::EngineOptions options;
+    options.model_dir = golden.directory;
+    options.backend = "cpu";
+    options.backend_options.compute_type = "f32";
+    options.backend_options.kv_memory_bytes = int64_t{16} << 20;
+    options.backend_options.threads = options.threads = 2;
+    options.min_prefix_tokens = 1;
+    auto made = batchllm::Engine::create(
+        options, [&](const batchllm::EngineOptions &of) -> batchllm::Result<batchllm::LoadedModel> {
+            ASSIGN_OR_RETURN(batchllm::LoadedModel loaded, batchllm::load_model_and_backend(of));
+            const int64_t most = loaded.backends[0]->info().picture_tokens;
+            batchllm::LateOptions late;
+            late.batches_in_flight = in_flight;
+            loaded.backends[0] = std::make_unique<batchllm::LateBackend>(
+                std::make_unique<FewPictures>(std::move(loaded.backends[0]), slots, most, patches),
+                late);
+            return loaded;
+        });
+    assert_true(made.ok());
+    batchllm::Engine &engine = **made;
+    const Columns columns = with_bytes(golden, 2);
+    batchllm::PictureColumns pictures;
+    pictures.items = {columns.rows.back(),
+                      reinterpret_cast<const std::byte *>(columns.bytes.data()),
+                      columns.offsets.data()};
+    pictures.rows = columns.rows.data();
+    const batchllm_params params = params_of(golden);
+    const auto column = batchllm::ParamsColumn::open(&params, 1, columns.count());
+    auto intake = engine.intake();
+    assert_true(column.ok() && intake.ok());
+    assert_true(
+        (*intake)
+            ->add_pictures({columns.count(), columns.text.data(), columns.text_offsets.data()},
+                           pictures, nullptr, *column)
+            .ok());
+    const batchllm::Status status = engine.run(nullptr, nullptr);
+    if (!status.ok()) fail_msg("%s", status.message().c_str());
+    check(*engine.poll(0));
+}
+
 // However few pictures fit the device, and with a batch in flight while the next one is built.
 void rows_wait_for_room_for_their_pictures(void **) {
     for (const PictureGolden &golden : goldens()) {
         for (const int32_t slots : {1, 2}) {
             for (const int32_t in_flight : {1, 2}) {
-                batchllm::EngineOptions options;
-                options.model_dir = golden.directory;
-                options.backend = "cpu";
-                options.backend_options.compute_type = "f32";
-                options.backend_options.kv_memory_bytes = int64_t{16} << 20;
-                options.backend_options.threads = options.threads = 2;
-                options.min_prefix_tokens = 1;
-                int64_t most = 0;
-                auto made = batchllm::Engine::create(
-                    options,
-                    [&](const batchllm::EngineOptions &of)
-                        -> batchllm::Result<batchllm::LoadedModel> {
-                        ASSIGN_OR_RETURN(batchllm::LoadedModel loaded,
-                                         batchllm::load_model_and_backend(of));
-                        most = loaded.backends[0]->info().picture_tokens;
-                        batchllm::LateOptions late;
-                        late.batches_in_flight = in_flight;
-                        loaded.backends[0] = std::make_unique<batchllm::LateBackend>(
-                            std::make_unique<FewPictures>(std::move(loaded.backends[0]), slots,
-                                                          most),
-                            late);
-                        return loaded;
-                    });
-                assert_true(made.ok());
-                batchllm::Engine &engine = **made;
-                const Columns columns = with_bytes(golden, 2);
-                batchllm::PictureColumns pictures;
-                pictures.items = {columns.rows.back(),
-                                  reinterpret_cast<const std::byte *>(columns.bytes.data()),
-                                  columns.offsets.data()};
-                pictures.rows = columns.rows.data();
-                const batchllm_params params = params_of(golden);
-                const auto column = batchllm::ParamsColumn::open(&params, 1, columns.count());
-                auto intake = engine.intake();
-                assert_true(column.ok() && intake.ok());
-                assert_true((*intake)
-                                ->add_pictures({columns.count(), columns.text.data(),
-                                                columns.text_offsets.data()},
-                                               pictures, nullptr, *column)
-                                .ok());
-                const batchllm::Status status = engine.run(nullptr, nullptr);
-                if (!status.ok()) fail_msg("%s", status.message().c_str());
-                compare(golden, *engine.poll(0));
+                with_few_pictures(golden, slots, in_flight, 0,
+                                  [&](const batchllm_results &all) { compare(golden, all); });
             }
         }
     }
+}
+
+// Others are computed.
+void pictures_that_a_device_has_no_memory_for_are_errors_of_their_rows(void **) {
+    const PictureGolden golden = goldens().front();
+    std::map<int64_t, int64_t> patches; // of the picture that was refused -> rows
+    const auto refuse = [&](int64_t most) {
+        patches.clear();
+        with_few_pictures(golden, 2, 1, most, [&](const batchllm_results &all) {
+            for (int64_t i = 0; i < all.count; ++i) {
+                if (all.statuses[i] == BATCHLLM_OK) continue;
+                assert_int_equal(all.statuses[i], BATCHLLM_ERROR_ROW_PICTURE);
+                const std::string text(all.errors + all.error_offsets[i],
+                                       all.errors + all.error_offsets[i + 1]);
+                long long picture = 0, has = 0, room = 0;
+                assert_int_equal(std::sscanf(text.c_str(),
+                                             "picture %lld has %lld patches, and a device has "
+                                             "memory for %lld: make it smaller, or lower",
+                                             &picture, &has, &room),
+                                 3);
+                assert_true(picture > 0 && has > most && room == most);
+                ++patches[has];
+            }
+        });
+    };
+    refuse(1);
+    assert_true(patches.size() > 1);
+    const auto [largest, rows] = *patches.rbegin();
+    refuse(largest - 1);
+    assert_int_equal(patches.size(), 1);
+    assert_true(patches[largest] >= rows);
+    refuse(largest);
+    assert_true(patches.empty());
 }
 
 } // namespace
@@ -701,6 +745,7 @@ int main(int count, char **values) {
         cmocka_unit_test(an_equal_file_elsewhere_may_change_or_vanish),
         cmocka_unit_test(a_processor_that_does_not_fit_the_tower_is_an_error_at_load),
         cmocka_unit_test(rows_wait_for_room_for_their_pictures),
+        cmocka_unit_test(pictures_that_a_device_has_no_memory_for_are_errors_of_their_rows),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
