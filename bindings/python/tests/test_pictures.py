@@ -221,3 +221,21 @@ class Pictures(unittest.TestCase):
 
 if __name__ == "__main__":
     unittest.main()
+    def test_a_file_of_messages_is_not_resumed_with_other_pictures(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+        import pyarrow.parquet
+
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        shutil.copy(MODEL / FILES[0], folder / "a.png")
+        messages = [{"role": "user", "content": [{"type": "image", "image": "a.png"}]}]
+        pyarrow.parquet.write_table(pyarrow.table({"prompt": [messages]}), folder / "in.parquet")
+        with engine(image_folders=[folder]) as made:
+            done = batchllm.run_files(made, folder / "in.parquet", folder / "out.parquet", params=PARAMS)
+            self.assertEqual(done.failed, 0)
+            shutil.copy(MODEL / FILES[1], folder / "a.png")
+            with self.assertRaisesRegex(batchllm.JournalMismatchError, "a.png"):
+                batchllm.run_files(made, folder / "in.parquet", folder / "out.parquet", params=PARAMS, resume=True)
+
