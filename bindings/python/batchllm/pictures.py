@@ -36,8 +36,11 @@ class PictureColumn:
 
 
 def open_pictures(model: Any, folders: Sequence[Any]) -> native.batchllm_pictures:
-    if isinstance(folders, (str, os.PathLike)):
-        folders = [folders]
+def folder_list(folders: Any) -> list[str]:
+    """Paths of folders, of which a caller may give only one."""
+    return [os.fspath(one) for one in ([folders] if isinstance(folders, (str, os.PathLike)) else folders)]
+
+
     return native.batchllm_pictures_open(os.fspath(model), b"".join(os.fsencode(folder) + b"\0" for folder in folders))
 
 
