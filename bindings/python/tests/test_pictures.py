@@ -107,6 +107,8 @@ class Pictures(unittest.TestCase):
             self.assertEqual([result.ok for result in missing], [False, True])
             with self.assertRaises(batchllm.InvalidArgumentError):
                 batchllm.Table(frame, "{question}", chat=True, pictures=[1])
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no field"):
+                batchllm.Table(frame, "question", chat=True, pictures=[1, 1])
 
     def test_files_have_columns_of_pictures(self):
         if optional("pyarrow") is None:
