@@ -172,8 +172,6 @@ class Pictures(unittest.TestCase):
                 shorter = 0 if "template" not in more else min(tokens[0], 40) - len(rows[0]["prompt"])
                 self.assertEqual(tokens, [len(row["prompt"]) + shorter for row in rows])
 
-    def test_a_file_is_not_resumed_with_other_pictures(self):
-        if optional("pyarrow") is None:
     def test_a_bad_picture_ends_only_its_row(self):
         if optional("pyarrow") is None:
             self.skipTest("pyarrow is not installed")
@@ -246,6 +244,8 @@ class Pictures(unittest.TestCase):
                 self.assertEqual(list(_picture_counts(column)), list(map(len, made)))
         self.assertEqual(list(_picture_counts(pyarrow.chunked_array([[b"a", None]]))), [1, 0])
 
+    def test_a_file_is_not_resumed_with_other_pictures(self):
+        if optional("pyarrow") is None:
             self.skipTest("pyarrow is not installed")
         import pyarrow
         import pyarrow.csv
@@ -258,23 +258,21 @@ class Pictures(unittest.TestCase):
         def run(made, **more):
             return batchllm.run_files(made, folder / "in.csv", folder / "out.csv", image_column="page", params=PARAMS, **more)
 
+        (folder / "other").mkdir()
         with engine(image_folders=[folder]) as made:
             run(made)
-            shutil.copy(MODEL / FILES[1], folder / "a.png")
-            with self.assertRaisesRegex(batchllm.JournalMismatchError, "a.png"):
-                run(made, resume=True)
             with engine(image_folders=[folder / "other"]) as other:
                 with self.assertRaisesRegex(batchllm.JournalMismatchError, "image_folders"):
                     run(other, resume=True)
+            shutil.copy(MODEL / FILES[1], folder / "a.png")
+            with self.assertRaisesRegex(batchllm.JournalMismatchError, "a.png"):
+                run(made, resume=True)
             self.assertEqual(run(made, force=True).failed, 0)
             with batchllm.Journal(folder / "own") as journal:
                 journal.use_pictures(made)
         with engine() as made, batchllm.Journal(folder / "own") as journal, self.assertRaises(ValueError):
             journal.use_pictures(made)
 
-    def test_what_is_wrong_is_said(self):
-        text = ROWS[0]["text"]
-        with engine() as made:
     def test_a_file_of_messages_is_not_resumed_with_other_pictures(self):
         if optional("pyarrow") is None:
             self.skipTest("pyarrow is not installed")
@@ -293,6 +291,9 @@ class Pictures(unittest.TestCase):
             with self.assertRaisesRegex(batchllm.JournalMismatchError, "a.png"):
                 batchllm.run_files(made, folder / "in.parquet", folder / "out.parquet", params=PARAMS, resume=True)
 
+    def test_what_is_wrong_is_said(self):
+        text = ROWS[0]["text"]
+        with engine() as made:
             results = made.generate([text] * 4, PARAMS, images=[b"", "a.png", [], "http://host/a.png"])
             for result, says in zip(results, ("picture 1", "names no folder", "places for pictures", "never fetched")):
                 self.assertIn(says, result.error)
