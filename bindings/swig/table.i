@@ -156,7 +156,7 @@ static batchllm_table *batchllm_table_create_from(const batchllm_frame *frame,
     }
     const int64_t rows = frame->count ? frame->columns[0].rows : 0;
     options.pictures = frame->pictures;
-    if (*FAILURE == BATCHLLM_OK && frame->pictures && frame->picture_rows != rows)
+    if (*FAILURE == BATCHLLM_OK && frame->pictures && frame->count && frame->picture_rows != rows)
         *FAILURE = batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
                                        "pictures of %lld rows for a table of %lld rows",
                                        (long long)frame->picture_rows, (long long)rows);

@@ -32,7 +32,7 @@ from .mistakes import mistake_of
 from .options import hinted
 from .params import Params, SamplingParams, params_column
 from .parsed import parser_of
-from .pictures import Images, images_list, open_pictures, picture_column, picture_counts
+from .pictures import Images, folder_list, images_list, open_pictures, picture_column, picture_counts
 from .plan import Enlarge, Levels, Plan
 from .progress import Progress, ProgressOption, Reporter, reporter
 from .report import Report
@@ -140,7 +140,8 @@ class Engine:
         self._lock = threading.RLock()
         self._constraints = Constraints()
         self._adapters = Adapters()
-        self._pictures = open_pictures(model, image_folders) if model is not None and image_folders else None
+        self._image_folders = folder_list(image_folders)
+        self._pictures = open_pictures(model, self._image_folders) if model is not None and image_folders else None
         native.batchllm_options_set_pictures(options, self._pictures)
         self._native: Optional[native.batchllm_engine] = native.batchllm_engine_create_from(options)
         self._adapters.open(self._native, adapters)

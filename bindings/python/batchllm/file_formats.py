@@ -18,6 +18,7 @@ from .frames import optional
 FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow",
            ".ipc": "arrow"}  # fmt: skip
 _PIECE_ROWS = 8192
+_PIECE_BYTES = 256 << 20  # about, of all columns of a Parquet file
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 _CSV_BLOCK = 1 << 24  # a row is shorter than that
 _MOST_BYTES = (1 << 31) - 1  # of an array with offsets of 32 bits
@@ -170,11 +171,14 @@ class _Parquet(Reader):
     def _pieces(self, wanted: Wanted) -> Iterator[tuple[int, Any]]:
         first = 0
         for group in range(self._parquet.num_row_groups):
-            rows = self._parquet.metadata.row_group(group).num_rows
+            about = self._parquet.metadata.row_group(group)
+            rows = about.num_rows
             if not wanted(first, first + rows):
                 first += rows
                 continue
-            for batch in self._parquet.iter_batches(_PIECE_ROWS, [group], self.columns):
+            # pyarrow cannot read a piece whose structs or lists have more bytes than 32-bit offsets reach.
+            piece = max(1, min(_PIECE_ROWS, rows * _PIECE_BYTES // max(1, about.total_byte_size)))
+            for batch in self._parquet.iter_batches(piece, [group], self.columns):
                 yield first, self._arrow.table(batch).select(self.columns)
                 first += batch.num_rows
 
@@ -325,16 +329,27 @@ def open_reader(
 
 
 def _plain_schema(arrow: Any, fields: Sequence[Any]) -> Any:
-    """Without dictionaries and views, and with 64-bit offsets, since a chunk may have more than 2 GiB of text."""
+    """Without dictionaries and views, and with 64-bit offsets, also within structs and lists, since a chunk may have more than
+    2 GiB of text or pictures."""
     types = arrow.types
 
     def plain(kind: Any) -> Any:
         if types.is_dictionary(kind):
             return plain(kind.value_type)
-        if types.is_string(kind) or types.is_string_view(kind):
+        if types.is_string_view(kind):
             return arrow.large_string()
-        if types.is_binary(kind) or types.is_binary_view(kind):
+        return arrow.large_binary() if types.is_binary_view(kind) else wide(kind)
+
+    def wide(kind: Any) -> Any:
+        if types.is_string(kind):
+            return arrow.large_string()
+        if types.is_binary(kind):
             return arrow.large_binary()
+        if types.is_struct(kind):
+            return arrow.struct([one.with_type(wide(one.type)) for one in kind])
+        if types.is_list(kind) or types.is_large_list(kind):
+            made = arrow.list_ if types.is_list(kind) else arrow.large_list
+            return made(kind.value_field.with_type(wide(kind.value_type)))
         return kind
 
     return arrow.schema([arrow.field(one.name, plain(one.type)) for one in fields])

@@ -55,6 +55,8 @@ def identity_of(
     }
     if prompts.images is not None:
         found["image_column"] = prompts.images
+    if prompts.images is not None or engine._image_folders:
+        found["image_folders"] = engine._image_folders
     if wanted.parsed:
         found["parsed"] = True
     if wanted.params.adapter is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from itertools import islice
+from typing import Any, Optional, Sequence, Union
 
 from .columns import Chats, Sparse, Texts, from_texts
 from .constraints import constraint_key
@@ -12,10 +14,14 @@ from .file_formats import Reader, listed
 from .frames import optional, samples_as_lists
 from .params import SamplingParams, asked_logprobs
 from .parsed import Parser, parser_of
-from .pictures import picture_counts
+from .pictures import picture_items
 from .results import Results
 from .table import Fields, Table, fields_of
 from .task_rows import Task, with_labels
+
+
+Images = tuple[Union[bytes, str], ...]
+"""The pictures of a row."""
 
 
 @dataclass
@@ -72,17 +78,15 @@ class Prompts:
         if self.template is None and not self.chat:
             return None
         template = self.template if self.template is not None else "{" + self.column + "}"
-        images = self.images_of(rows) if self.chat else None
-        counts = None if images is None else picture_counts(images)
+        counts = _picture_counts(rows.column(self.images)) if self.chat and self.images is not None else None
         return Table(rows, template, fields=self.fields, chat=self.chat, system=self.system, pictures=counts)
 
-    def images_of(self, chunk: Any, open_rows: Optional[list[int]] = None) -> Optional[list[Any]]:
+    def images_of(self, chunk: Any, open_rows: Optional[list[int]] = None) -> Optional[list[Images]]:
         """The pictures of a chunk's rows, or of the open ones; None: the rows have none."""
         if self.images is None:
             return None
         column = chunk.column(self.images)
-        found: list[Any] = (column if open_rows is None else column.take(open_rows)).to_pylist()
-        return found
+        return [picture_items(row.as_py()) for row in (column if open_rows is None else column.take(open_rows))]
 
     def rows(self, chunk: Any, open_rows: Optional[list[int]], texts: bool = False) -> Any:
         """The engine's input for a chunk. open_rows: only these rows; None: all. texts: texts, not a table."""
@@ -114,9 +118,38 @@ def holds_pictures(kind: Any) -> bool:
     """Whether a column of this type can hold the pictures of rows."""
     types = optional("pyarrow", "run_files").types
     one = _items(kind) or kind
-    text = types.is_string(one) or types.is_string_view(one) or types.is_binary(one) or types.is_binary_view(one)
-    tensor = getattr(one, "storage_type", None) is not None  # of Ray and pyarrow
-    return bool(text or _is_text(one) or tensor or types.is_struct(one) and one.get_field_index("bytes") >= 0)
+    if types.is_struct(one):
+        names = [field.name for field in one]
+        return names.count("bytes") == 1 and _is_plain(one.field("bytes").type)
+    return _is_plain(one) or _is_tensor(one)
+
+
+def _is_tensor(kind: Any) -> bool:
+    """Whether values are arrays of uint8: Ray's tensors, but not pyarrow's, whose values are flat lists."""
+    types, storage = optional("pyarrow", "run_files").types, getattr(kind, "storage_type", None)
+    if storage is None or not kind.extension_name.startswith("ray."):
+        return False
+    if types.is_struct(storage):  # of different shapes
+        storage = storage.field("data").type
+    return getattr(storage, "value_type", None) == optional("pyarrow", "run_files").uint8()
+
+
+def _is_plain(kind: Any) -> bool:
+    types = optional("pyarrow", "run_files").types
+    text = types.is_string(kind) or types.is_string_view(kind) or types.is_binary(kind) or types.is_binary_view(kind)
+    return bool(text or _is_text(kind))
+
+
+def _picture_counts(column: Any) -> array[int]:
+    """How many pictures each row of a column has, as `picture_items` counts them, without looking at the pictures."""
+    if _items(column.type) is None:
+        return array("i", column.is_valid().to_pylist())
+    counts = array("i")
+    for chunk in column.chunks:
+        lengths = (one or 0 for one in optional("pyarrow.compute", "run_files").list_value_length(chunk).to_pylist())
+        valid = iter(chunk.flatten().is_valid().to_pylist())
+        counts.extend(sum(islice(valid, length)) for length in lengths)
+    return counts
 
 
 def _is_text(kind: Any) -> bool:

@@ -204,7 +204,7 @@ def run_files(
             engine = opened = Engine(engine, **options)
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, adapter_column, storage_options)
         results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
-        if image_column is not None and engine._pictures is not None:
+        if engine._pictures is not None:  # messages may name pictures too
             results.use_pictures(engine._pictures)
         complete = results.complete()
         if complete is not None:

@@ -22,6 +22,7 @@ Picture = Union[bytes, bytearray, memoryview, str, "os.PathLike[str]", Any]
 Images = Iterable[Union[Picture, Sequence[Picture], None]]
 """For each row: its pictures, one picture, or None."""
 
+_UNREADABLE = b""
 _COLOURS = {1: 0, 3: 2, 4: 6}  # PNG's kinds of colour, by channels
 
 
@@ -35,9 +36,12 @@ class PictureColumn:
     kinds: bytes
 
 
+def folder_list(folders: Any) -> list[str]:
+    """Paths of folders, of which a caller may give only one."""
+    return [os.fspath(one) for one in ([folders] if isinstance(folders, (str, os.PathLike)) else folders)]
+
+
 def open_pictures(model: Any, folders: Sequence[Any]) -> native.batchllm_pictures:
-    if isinstance(folders, (str, os.PathLike)):
-        folders = [folders]
     return native.batchllm_pictures_open(os.fspath(model), b"".join(os.fsencode(folder) + b"\0" for folder in folders))
 
 
@@ -52,9 +56,16 @@ def images_list(images: Any) -> list[Any]:
 
 
 def picture_items(row: Any) -> tuple[Union[bytes, str], ...]:
-    """A row's pictures as bytes of files and as names, which can be sent and compared."""
-    items = (_item(picture) for picture in _pictures_of(row))
-    return tuple(item.decode() if kind == native.BATCHLLM_PICTURE_NAME else item for kind, item in items)
+    """A row's pictures as bytes of files and as names, which can be sent and compared. One of no such form cannot be read:
+    only its row fails, not the job."""
+    found: list[Union[bytes, str]] = []
+    for picture in _pictures_of(row):
+        try:
+            kind, item = _item(picture)
+        except TypeError:
+            kind, item = native.BATCHLLM_PICTURE_BYTES, _UNREADABLE
+        found.append(item.decode() if kind == native.BATCHLLM_PICTURE_NAME else item)
+    return tuple(found)
 
 
 def picture_counts(images: Sequence[Any]) -> array[int]:
@@ -64,30 +75,31 @@ def picture_counts(images: Sequence[Any]) -> array[int]:
 
 def picture_column(images: Sequence[Any]) -> PictureColumn:
     rows, offsets, kinds = array("q", [0]), array("q", [0]), bytearray()
-    data = bytearray()
+    items = []
     for row in images:
         for picture in _pictures_of(row):
             kind, item = _item(picture)
-            data += item
+            items.append(item)
             kinds.append(kind)
-            offsets.append(len(data))
+            offsets.append(offsets[-1] + len(item))
         rows.append(len(kinds))
-    return PictureColumn(rows, bytes(data), offsets, bytes(kinds))
+    return PictureColumn(rows, b"".join(items), offsets, bytes(kinds))
 
 
 def _pictures_of(row: Any) -> Sequence[Any]:
-    if row is None or (isinstance(row, float) and row != row):  # NaN: pandas' null
-        return ()
-    return row if isinstance(row, (list, tuple)) else (row,)
+    row = row if isinstance(row, (list, tuple)) else (row,)
+    # NaN: pandas' null.
+    return [picture for picture in row if not (picture is None or isinstance(picture, float) and picture != picture)]
 
 
 def _item(picture: Any) -> tuple[int, bytes]:
+    if isinstance(picture, dict):  # as Hugging Face's datasets store one: with its bytes, else with its path
+        data, path = picture.get("bytes"), picture.get("path")
+        picture = data if isinstance(data, bytes) else path if isinstance(path, str) else _UNREADABLE
     if isinstance(picture, (bytes, bytearray, memoryview)):
         return native.BATCHLLM_PICTURE_BYTES, bytes(picture)
     if isinstance(picture, (str, os.PathLike)):
         return native.BATCHLLM_PICTURE_NAME, os.fspath(picture).encode()
-    if isinstance(picture, dict) and isinstance(picture.get("bytes"), bytes):  # as Hugging Face's datasets store one
-        return native.BATCHLLM_PICTURE_BYTES, picture["bytes"]
     if hasattr(picture, "save") and hasattr(picture, "mode"):  # PIL's
         file = io.BytesIO()
         picture.save(file, format="PNG", compress_level=1)

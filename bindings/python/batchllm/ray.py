@@ -22,6 +22,7 @@ from .file_rows import Prompts
 from .frames import optional
 from .options import no_option
 from .params import SamplingParams
+from .pictures import folder_list
 from .prefix_ranges import Item, PrefixRanges, PromptSample
 from .ray_engine import RowEngine
 from .ray_rows import CONSTRAINTS, RayRows, arrow, places, sort_keys
@@ -218,7 +219,7 @@ def transform(
         one = isinstance(given, (str, os.PathLike))
         engine_options["adapters"] = _directory(given) if one else {name: _directory(path) for name, path in given.items()}
     if engine_options.get("image_folders"):
-        engine_options["image_folders"] = [_directory(folder) for folder in engine_options["image_folders"]]
+        engine_options["image_folders"] = [_directory(one) for one in folder_list(engine_options["image_folders"])]
     schema = dataset.schema()
     if schema is None:  # no rows
         return dataset

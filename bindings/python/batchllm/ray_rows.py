@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence, Union
 
 from .columns import Chats, Sparse, Texts, Tokens, from_texts
-from .file_rows import Prompts, holds_pictures, without_nulls
+from .file_rows import Images, Prompts, holds_pictures, without_nulls
 from .frames import optional
 from .params import SamplingParams, asked_logprobs
-from .pictures import picture_items
 from .prefix_ranges import TOKEN_BYTES
 from .results import Results
 from .task_rows import Task, with_labels
@@ -22,10 +21,6 @@ CONSTRAINTS = ("choices", "regex", "json_schema", "grammar", "lark_grammar")
 """Constraints that rows may have in a column of their own."""
 
 _WHAT = "batchllm.ray"
-
-Images = tuple[Union[bytes, str], ...]
-"""The pictures of a row."""
-
 
 def arrow() -> Any:
     """pyarrow, which Ray Data needs too."""
@@ -117,8 +112,7 @@ class RayRows:
 
     def images_of(self, block: Any) -> Optional[list[Images]]:
         """The pictures of rows; None: they have none."""
-        found = self.prompts.images_of(block)
-        return None if found is None else [picture_items(row) for row in found]
+        return self.prompts.images_of(block)
 
     def column_of(self, rows: Sequence[Optional[bytes]]) -> Any:
         """The engine's input, made from such bytes."""

@@ -107,6 +107,8 @@ class Pictures(unittest.TestCase):
             self.assertEqual([result.ok for result in missing], [False, True])
             with self.assertRaises(batchllm.InvalidArgumentError):
                 batchllm.Table(frame, "{question}", chat=True, pictures=[1])
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no field"):
+                batchllm.Table(frame, "question", chat=True, pictures=[1, 1])
 
     def test_files_have_columns_of_pictures(self):
         if optional("pyarrow") is None:
@@ -170,6 +172,78 @@ class Pictures(unittest.TestCase):
                 shorter = 0 if "template" not in more else min(tokens[0], 40) - len(rows[0]["prompt"])
                 self.assertEqual(tokens, [len(row["prompt"]) + shorter for row in rows])
 
+    def test_a_bad_picture_ends_only_its_row(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+        import pyarrow.parquet
+
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        shutil.copy(MODEL / FILES[0], folder / "a.png")
+        of_datasets = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+        structs = [{"bytes": BYTES[0], "path": "b.png"}, {"bytes": None, "path": "a.png"}, {"bytes": None, "path": None},
+                   {"bytes": b"", "path": "a.png"}]  # fmt: skip
+        columns = {"one": pyarrow.array(structs, of_datasets)}
+        columns["lists"] = pyarrow.array([[None, one, None] for one in structs], pyarrow.list_(of_datasets))
+        given = folder / "in.parquet"
+        prompts = {"prompt": [ROWS[0]["text"]] * 4, "question": ["What is this?"] * 4}
+        pyarrow.parquet.write_table(pyarrow.table({**prompts, **columns}), given)
+        with engine(image_folders=[folder]) as made:
+            for name in columns:
+                for more in ({}, {"chat": True, "prompt_column": "question"}):
+                    out = folder / f"{name}{len(more)}.parquet"
+                    batchllm.run_files(made, given, out, image_column=name, params=PARAMS, **more)
+                    table = pyarrow.parquet.read_table(out)
+                    self.assertEqual(table.column(name).type, columns[name].type)
+                    self.assertEqual(table.column(name).to_pylist(), columns[name].to_pylist())
+                    errors = table.column("error").to_pylist()
+                    self.assertEqual(errors[:2], [None, None])
+                    self.assertEqual([error.split(":")[0] for error in errors[2:]], ["ROW_PICTURE"] * 2)
+            self.assert_said(made.generate([ROWS[0]["text"]], PARAMS, images=[[structs[1], None]]), ROWS[:1])
+            flat = pyarrow.fixed_shape_tensor(pyarrow.uint8(), (2, 2))
+            pages = pyarrow.ExtensionArray.from_storage(flat, pyarrow.array([[1, 2, 3, 4]], flat.storage_type))
+            pyarrow.parquet.write_table(pyarrow.table({"prompt": ["x"], "page": pages}), given)
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "image_column: .*tensor"):
+                batchllm.run_files(made, given, folder / "no.parquet", image_column="page")
+
+    def test_a_column_of_pictures_has_wide_offsets(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+        import pyarrow.parquet
+
+        from batchllm.file_formats import open_reader
+
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        one = pyarrow.struct([pyarrow.field("bytes", pyarrow.binary(), nullable=False), ("path", pyarrow.string())])
+        wide = pyarrow.struct([pyarrow.field("bytes", pyarrow.large_binary(), nullable=False), ("path", pyarrow.large_string())])
+        value = {"bytes": b"x", "path": "p"}
+        given = pyarrow.table({"one": pyarrow.array([value], one), "lists": pyarrow.array([[value]], pyarrow.list_(one)),
+                               "large": pyarrow.array([[b"x"]], pyarrow.large_list(pyarrow.binary()))})  # fmt: skip
+        pyarrow.parquet.write_table(given, folder / "in.parquet")
+        reader = open_reader(str(folder / "in.parquet"), "parquet", None)
+        self.addCleanup(reader.close)
+        [(_, table)] = reader.pieces(lambda *_: True)
+        self.assertEqual(table.schema.types, [wide, pyarrow.list_(wide), pyarrow.large_list(pyarrow.large_binary())])
+        self.assertEqual(table.to_pylist(), given.to_pylist())
+
+    def test_pictures_are_counted_as_they_are_added(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+
+        from batchllm.file_rows import Prompts, _picture_counts
+
+        for kind in (pyarrow.list_(pyarrow.binary()), pyarrow.large_list(pyarrow.large_binary())):
+            lists = pyarrow.array([[b"no"], [b"a", None], None, [], [None], [b"b", b"c"]], kind)
+            for column in (pyarrow.chunked_array([lists[1:], lists[1:3]]), pyarrow.chunked_array([], kind)):
+                prompts = Prompts("x", None, "given", False, None, "page")
+                made = prompts.images_of(pyarrow.table({"page": column}))
+                self.assertEqual(list(_picture_counts(column)), list(map(len, made)))
+        self.assertEqual(list(_picture_counts(pyarrow.chunked_array([[b"a", None]]))), [1, 0])
+
     def test_a_file_is_not_resumed_with_other_pictures(self):
         if optional("pyarrow") is None:
             self.skipTest("pyarrow is not installed")
@@ -184,8 +258,12 @@ class Pictures(unittest.TestCase):
         def run(made, **more):
             return batchllm.run_files(made, folder / "in.csv", folder / "out.csv", image_column="page", params=PARAMS, **more)
 
+        (folder / "other").mkdir()
         with engine(image_folders=[folder]) as made:
             run(made)
+            with engine(image_folders=[folder / "other"]) as other:
+                with self.assertRaisesRegex(batchllm.JournalMismatchError, "image_folders"):
+                    run(other, resume=True)
             shutil.copy(MODEL / FILES[1], folder / "a.png")
             with self.assertRaisesRegex(batchllm.JournalMismatchError, "a.png"):
                 run(made, resume=True)
@@ -194,6 +272,24 @@ class Pictures(unittest.TestCase):
                 journal.use_pictures(made)
         with engine() as made, batchllm.Journal(folder / "own") as journal, self.assertRaises(ValueError):
             journal.use_pictures(made)
+
+    def test_a_file_of_messages_is_not_resumed_with_other_pictures(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+        import pyarrow.parquet
+
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        shutil.copy(MODEL / FILES[0], folder / "a.png")
+        messages = [{"role": "user", "content": [{"type": "image", "image": "a.png"}]}]
+        pyarrow.parquet.write_table(pyarrow.table({"prompt": [messages]}), folder / "in.parquet")
+        with engine(image_folders=[folder]) as made:
+            done = batchllm.run_files(made, folder / "in.parquet", folder / "out.parquet", params=PARAMS)
+            self.assertEqual(done.failed, 0)
+            shutil.copy(MODEL / FILES[1], folder / "a.png")
+            with self.assertRaisesRegex(batchllm.JournalMismatchError, "a.png"):
+                batchllm.run_files(made, folder / "in.parquet", folder / "out.parquet", params=PARAMS, resume=True)
 
     def test_what_is_wrong_is_said(self):
         text = ROWS[0]["text"]

@@ -46,7 +46,16 @@ public final class PartitioningTest {
         windowsAreBoundedAndCutBetweenPrefixes(new Random(seed));
         continuationsCountInWindows();
         tokensKeepTheirOrder(new Random(seed));
+        identitiesDependOnPictures();
         System.out.println("ok");
+    }
+
+    private static void identitiesDependOnPictures() {
+        byte[] prompt = bytes("What is this?");
+        Object[][] pictures = {null, {}, {bytes("a")}, {"a"}, {bytes("a"), bytes("b")}, {bytes("ab")}, {"b", "a"}};
+        long[] found = Arrays.stream(pictures).mapToLong(own -> Prompts.hash(7, prompt, own)).distinct().toArray();
+        check(found.length == pictures.length - 1, "some rows with different pictures have the same identity");
+        check(Prompts.hash(7, prompt, null) == Prompts.hash(7, prompt), "a row without pictures has another identity");
     }
 
     /** 20,000 rows, 500 prefixes, one of them with 30 % of the rows. */

@@ -270,7 +270,7 @@ final class Columns implements Serializable {
         return col(quoted(promptTokensName));
     }
 
-    /** Keys repeat, so rows are identified by key and prompt. */
+    /** Keys repeat, so rows are identified by key, prompt and pictures. */
     void setKeysRepeat() {
         keysRepeat = true;
     }
@@ -351,7 +351,7 @@ final class Columns implements Serializable {
         long name = ((Number) values[key]).longValue();
         Object[] pictures = images < 0 || values[images] == null ? null : pictures(values[images]);
         return new Request(
-                values, bytes, keysRepeat ? Prompts.hash(name, bytes) : name, scored, pictures, params(values));
+                values, bytes, keysRepeat ? Prompts.hash(name, bytes, pictures) : name, scored, pictures, params(values));
     }
 
     /** The pictures of a row, each a byte[] or a String. */

@@ -41,6 +41,15 @@ final class Prompts {
         return differ < 0 ? a.length : differ;
     }
 
+    /** A hash of a key, a prompt and pictures, each a byte[] or a String. The prompt and the pictures may be null. */
+    static long hash(long key, byte[] prompt, Object[] pictures) {
+        long hash = hash(key, prompt);
+        if (pictures == null) return hash;
+        for (Object one : pictures)
+            hash = one instanceof byte[] ? hash(hash, (byte[]) one) : hash(~hash, bytes((String) one));
+        return hash;
+    }
+
     /** A hash of a key and a prompt, which may be null. */
     static long hash(long key, byte[] prompt) {
         long hash = hash(key);
