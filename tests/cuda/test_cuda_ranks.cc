@@ -212,6 +212,35 @@ void exchanges_that_wait_in_vain_end(void **) {
     assert_false(group->meet().ok());
 }
 
+// NCCL keeps its communicators until graphs with its kernels are destroyed, which is after the failure is known.
+void a_graph_that_lives_on_holds_up_no_failure(void **) {
+    auto group = make_group();
+    const auto start = Clock::now();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t made = nullptr;
+    const Status status = run_ranks(group.get(), [&](int32_t rank) -> Status {
+        if (rank == 1) {
+            RETURN_IF_ERROR(group->meet());
+            return error(BATCHLLM_ERROR_DEVICE, "lost");
+        }
+        Numbers numbers;
+        RETURN_IF_ERROR(numbers.make(rank, std::vector<float>(1 << 20, 1)));
+        RETURN_IF_CUDA(cudaStreamBeginCapture(numbers.stream, cudaStreamCaptureModeThreadLocal));
+        RETURN_IF_ERROR(
+            group->sum(rank, numbers.memory.data(), 1 << 20, DType::f32, numbers.stream));
+        RETURN_IF_CUDA(cudaStreamEndCapture(numbers.stream, &graph));
+        RETURN_IF_CUDA(cudaGraphInstantiate(&made, graph, 0));
+        RETURN_IF_CUDA(cudaGraphLaunch(made, numbers.stream));
+        RETURN_IF_ERROR(group->meet());
+        return numbers.read().status();
+    });
+    assert_string_equal(status.message().c_str(), "lost");
+    assert_int_equal(cudaGraphExecDestroy(made), cudaSuccess);
+    assert_int_equal(cudaGraphDestroy(graph), cudaSuccess);
+    group.reset();
+    assert_true(Clock::now() - start < std::chrono::seconds(10));
+}
+
 // Milliseconds of one of many sums in a graph, and bytes a second that each device sends.
 void print_times() {
     const auto group = make_group();
@@ -317,6 +346,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bytes_are_swapped),
         cmocka_unit_test(peers_add_up_what_all_have_made),
         cmocka_unit_test(exchanges_that_wait_in_vain_end),
+        cmocka_unit_test(a_graph_that_lives_on_holds_up_no_failure),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
