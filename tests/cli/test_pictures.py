@@ -140,6 +140,16 @@ class Pictures(ProgramTest):
         found = self.run_rows(rows, "--template", text, *common, backend=CPU, expect=3)
         self.assertEqual(found[0]["error"]["code"], "ROW_FORMAT")
 
+    def test_a_column_of_pictures_that_no_line_has_ends_the_run(self):
+        self.write([{"page": FILES[0], "question": "x"}])
+        for arguments, words in ((["--template", "{question}", "--chat", "--image-column", "pgae"],
+                                  'no column "pgae"; the columns are "page", "question"'),
+                                 (["--image-column", "page"], "need a --template")):
+            done = self.run_program("run", *CPU, "-i", self.input, "-o", self.output, *arguments)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn(words, done.stderr.decode())
+            self.assertFalse(self.output.exists())
+
     def test_lines_are_tokenized_with_their_pictures(self):
         items = [{"id": i, "text": row["text"], "images": [FILES[n] for n in row["pictures"]]} for i, row in enumerate(ROWS)]
         items += [{"id": i, "messages": named(row, lambda n: FILES[n])} for i, row in enumerate(ROWS)]
