@@ -180,8 +180,8 @@ Status Journal::resume() {
     return results_->remove(); // just created, or left by a run that was killed while it removed it
 }
 
-Status Journal::use_pictures(std::shared_ptr<PictureLibrary> pictures) {
-    if (!picture_list_.has_value()) return {};
+Status Journal::use_pictures(PictureLibrary *pictures) {
+    if (!picture_list_.has_value() || !keep_state_) return {};
     if (resuming_) {
         ASSIGN_OR_RETURN(const std::string changes, picture_list_->changes(*pictures));
         if (!changes.empty()) {
@@ -189,15 +189,15 @@ Status Journal::use_pictures(std::shared_ptr<PictureLibrary> pictures) {
                          output_.c_str(), changes.c_str());
         }
     }
-    pictures->keep_read();
-    pictures_ = std::move(pictures);
+    pictures_.push_back(pictures->keep_read());
     return {};
 }
 
 // Before the results of rows that have them.
 Status Journal::list_pictures() {
-    if (pictures_ == nullptr || !state_.has_value()) return {};
-    return picture_list_->append(pictures_->take_read());
+    if (!state_.has_value()) return {};
+    for (const auto &read : pictures_) RETURN_IF_ERROR(picture_list_->append(read->take()));
+    return {};
 }
 
 // Whether the output is complete. Then the records alone say what is in it.
