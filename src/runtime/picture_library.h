@@ -64,7 +64,7 @@ struct RowPictures {
 
 // A file that was read for a row, as it was then.
 struct ReadPicture {
-    std::string path;               // without links
+    std::string path;               // PictureFolders::File::path
     std::array<uint64_t, 2> hash{}; // PictureSource::hash
     int64_t bytes = 0;
     int64_t changed = 0; // PictureFolders::File::changed
