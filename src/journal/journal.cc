@@ -62,7 +62,7 @@ Result<bool> has_output(const std::string &path) {
     return info.st_size > 0;
 }
 
-// Fails if the output, which would be replaced, is the input.
+// Fails if the output, or what is kept beside it, which would be replaced, is the input.
 Status refuse_input(const std::string &output, const std::string &input) {
     struct stat one, other;
     if (input.empty() || ::stat(output.c_str(), &one) != 0 || ::stat(input.c_str(), &other) != 0 ||
@@ -156,6 +156,10 @@ Status Journal::open_files(const JournalOptions &options) {
                      results_->path().c_str());
     }
     picture_list_.emplace(output_ + ".pictures");
+    for (const std::string &kept : {state_path_, output_ + ".pictures"}) {
+        RETURN_IF_ERROR(refuse_input(kept, options.input));
+    }
+    RETURN_IF_ERROR(picture_list_->check());
     ASSIGN_OR_RETURN(const int64_t bytes, size_of(results_->path(), results_->fd()));
     if (resumed) {
         ASSIGN_OR_RETURN(const bool has_state, file_exists(state_path_));
