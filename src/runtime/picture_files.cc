@@ -209,7 +209,7 @@ Result<PictureFolders::Since> PictureFolders::since_read(const std::string &path
     struct stat info;
     if (::stat(path.c_str(), &info) != 0) {
         const int number = errno;
-        if (number == ENOENT || number == ENOTDIR) return Since::gone;
+        if (is_fault_of_name(number)) return Since::gone;
         return error(BATCHLLM_ERROR_IO, "%s: %s", in_quotes(path).c_str(), std::strerror(number));
     }
     const bool same = int64_t{info.st_size} == bytes && in_nanoseconds(info.st_ctim) == changed;
