@@ -69,7 +69,7 @@ Status PictureLibrary::check_tower(const Tower &tower) const {
     const PictureProcessor::Cut cut = processor_->cut();
     const auto differ = [](const std::string &key, int32_t number, const char *of_tower,
                            int32_t expected) {
-        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
                      "%s makes it %d, and the tower needs %d (config.json: %s): these files do not "
                      "belong together",
                      key.c_str(), number, expected, of_tower);

@@ -99,7 +99,7 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
                                                         const Tokenizer *tokenizer,
                                                         const std::vector<std::string> &folders);
 
-    // MODEL_FORMAT: pictures would be cut into other patches than the tower reads.
+    // ROW_PICTURE: pictures would be cut into other patches than the tower reads.
     Status check_tower(const Tower &tower) const;
 
     // Why no row can have pictures; OK: they can.
