@@ -120,7 +120,7 @@ int32_t batchllm_journal_use_pictures(batchllm_journal *journal,
     return guard([&]() -> Status {
         RETURN_IF_ERROR(need("journal", journal));
         RETURN_IF_ERROR(need("pictures", pictures));
-        return journal->journal->use_pictures(pictures->library);
+        return journal->journal->use_pictures(pictures->library.get());
     });
 }
 

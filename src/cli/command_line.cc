@@ -294,8 +294,9 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     }
     for (const InputOptions *in : {&run_options.in, &plan_options.in}) {
         const TemplateOptions &prompt = in->prompt;
-        if (!prompt.used() && (prompt.reorder() || prompt.chat || !prompt.system.empty())) {
-            return report("--fields, --chat and --system need a --template");
+        if (!prompt.used() && (prompt.reorder() || prompt.chat || !prompt.system.empty() ||
+                               !prompt.image_column.empty())) {
+            return report("--fields, --chat, --system and --image-column need a --template");
         }
     }
     // With a backend, the plan is made for that backend's device.

@@ -120,9 +120,11 @@ Result<std::string> replaced_by(const NamedPath &output, const KeptPaths &kept,
             if (same) return std::string("is the file of ") + other.option + " too";
         }
     }
-    ASSIGN_OR_RETURN(const bool state,
-                     kept.state.empty() ? Result<bool>(false) : same_file(path, kept.state));
-    if (state) return std::string("is where --output keeps its state");
+    for (const auto &[own, what] :
+         {std::pair(kept.state, "its state"), std::pair(kept.pictures, "its list of pictures")}) {
+        ASSIGN_OR_RETURN(const bool same, own.empty() ? Result<bool>(false) : same_file(path, own));
+        if (same) return std::string("is where --output keeps ") + what;
+    }
     ASSIGN_OR_RETURN(const bool model, is_model_file(path, kept.model));
     return std::string(model ? "is a file of the model" : "");
 }

@@ -19,7 +19,7 @@ struct KeptPaths {
     std::string input;
     std::string model;                  // directory or file; empty: none
     std::span<const NamedPath> options; // files that other options name
-    std::string state; // of --output; empty: none. It is fine if it cannot be created
+    std::string state, pictures; // of --output; empty: none. It is fine if they cannot be created
 };
 
 // Fails if an output is also a kept file or another output, if its directory does not exist or is

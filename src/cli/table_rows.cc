@@ -1,5 +1,6 @@
 #include "cli/table_rows.h"
 
+#include "base/printable.h"
 #include "cli/json_text.h"
 
 namespace batchllm::cli {
@@ -47,6 +48,7 @@ TableRenderer::TableRenderer(TemplateOptions options) : options_(std::move(optio
 RowError TableRenderer::read_cells(const JsonMembers &members, InputRow *row) {
     for (const auto [key, value] : members) {
         if (!options_.image_column.empty() && key == options_.image_column) {
+            image_seen_ = true;
             RowError error = read_images(key, value, &row->images);
             if (!error.code.empty()) return error;
         }
@@ -67,10 +69,30 @@ RowError TableRenderer::read_cells(const JsonMembers &members, InputRow *row) {
     return {};
 }
 
+Status TableRenderer::check_image_column() const {
+    if (options_.image_column.empty() || image_seen_ || all_seen_) return {};
+    std::set<std::string> columns = others_;
+    for (const auto &[name, number] : names_) {
+        if (seen_[number] != 0) columns.insert(name);
+    }
+    constexpr size_t most = 20;
+    std::string names;
+    size_t shown = 0;
+    for (const std::string &name : columns) {
+        if (shown == most) names += ", ...";
+        if (shown++ >= most) break;
+        names += (names.empty() ? "" : ", ") + in_quotes(name);
+    }
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "--image-column: there is no column %s; the columns are %s",
+                 in_quotes(options_.image_column).c_str(), names.c_str());
+}
+
 Status TableRenderer::render(std::vector<InputRow> *rows, std::vector<RowError> *errors,
                              const std::atomic<bool> *stop) {
     errors->assign(rows->size(), {});
     if (rows->empty()) return {};
+    RETURN_IF_ERROR(check_image_column());
     std::vector<CellColumnText> texts(names_.size(), CellColumnText(rows->size()));
     for (size_t i = 0; i < rows->size(); ++i) {
         InputRow &row = (*rows)[i];

@@ -54,11 +54,14 @@ class TableRenderer {
                   const std::atomic<bool> *stop);
 
   private:
+    Status check_image_column() const;
+
     TemplateOptions options_;
     // Everything in braces, with its index in seen_: the library decides which of it is a field.
     std::map<std::string, uint32_t, std::less<>> names_;
     std::vector<char> seen_;       // [names] whether any line has had the key
     bool all_seen_ = false;        // lines may have had any key
+    bool image_seen_ = false;      // a line has had the key of pictures
     std::set<std::string> others_; // a few keys that the template does not name, for error texts
 };
 

@@ -62,7 +62,7 @@ Result<bool> has_output(const std::string &path) {
     return info.st_size > 0;
 }
 
-// Fails if the output, which would be replaced, is the input.
+// Fails if the output, or what is kept beside it, which would be replaced, is the input.
 Status refuse_input(const std::string &output, const std::string &input) {
     struct stat one, other;
     if (input.empty() || ::stat(output.c_str(), &one) != 0 || ::stat(input.c_str(), &other) != 0 ||
@@ -156,6 +156,10 @@ Status Journal::open_files(const JournalOptions &options) {
                      results_->path().c_str());
     }
     picture_list_.emplace(output_ + ".pictures");
+    for (const std::string &kept : {state_path_, output_ + ".pictures"}) {
+        RETURN_IF_ERROR(refuse_input(kept, options.input));
+    }
+    RETURN_IF_ERROR(picture_list_->check());
     ASSIGN_OR_RETURN(const int64_t bytes, size_of(results_->path(), results_->fd()));
     if (resumed) {
         ASSIGN_OR_RETURN(const bool has_state, file_exists(state_path_));
@@ -180,8 +184,8 @@ Status Journal::resume() {
     return results_->remove(); // just created, or left by a run that was killed while it removed it
 }
 
-Status Journal::use_pictures(std::shared_ptr<PictureLibrary> pictures) {
-    if (!picture_list_.has_value()) return {};
+Status Journal::use_pictures(PictureLibrary *pictures) {
+    if (!picture_list_.has_value() || !keep_state_) return {};
     if (resuming_) {
         ASSIGN_OR_RETURN(const std::string changes, picture_list_->changes(*pictures));
         if (!changes.empty()) {
@@ -189,15 +193,15 @@ Status Journal::use_pictures(std::shared_ptr<PictureLibrary> pictures) {
                          output_.c_str(), changes.c_str());
         }
     }
-    pictures->keep_read();
-    pictures_ = std::move(pictures);
+    pictures_.push_back(pictures->keep_read());
     return {};
 }
 
 // Before the results of rows that have them.
 Status Journal::list_pictures() {
-    if (pictures_ == nullptr || !state_.has_value()) return {};
-    return picture_list_->append(pictures_->take_read());
+    if (!state_.has_value()) return {};
+    for (const auto &read : pictures_) RETURN_IF_ERROR(picture_list_->append(read->take()));
+    return {};
 }
 
 // Whether the output is complete. Then the records alone say what is in it.

@@ -53,7 +53,7 @@ class Journal {
     // The pictures of the job's rows: which files they are is kept from now on, beside the state. Fails
     // (JOURNAL_MISMATCH) if a file that an earlier run has read is another one now. Call it before rows with
     // pictures are read.
-    Status use_pictures(std::shared_ptr<PictureLibrary> pictures);
+    Status use_pictures(PictureLibrary *pictures);
 
     // Appends a line for each row, with its LF; offsets: [rows + 1]. On an error (a full disk), as
     // many whole lines as fit are kept. failed: [rows], null: none. It is an error if the path no
@@ -125,8 +125,8 @@ class Journal {
     std::string state_path_;
     std::optional<ResultsFile> results_;
     std::optional<StateFile> state_;
-    std::shared_ptr<PictureLibrary> pictures_; // null: rows have none
-    std::optional<PictureList> picture_list_;  // where there is a state
+    std::vector<std::shared_ptr<ReadPictures>> pictures_; // since each use_pictures()
+    std::optional<PictureList> picture_list_;             // of a regular file
     bool resuming_ = false;
     bool started_ = false;
     bool ready_ = false; // start() has succeeded

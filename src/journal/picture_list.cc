@@ -103,6 +103,13 @@ Result<std::string> PictureList::changes(const PictureLibrary &library) const {
                : format_count(changed) + " pictures have changed, the first of them " + first;
 }
 
+Status PictureList::check() const {
+    struct stat info;
+    if (::stat(path_.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "%s: not a regular file: the job's pictures are listed there", path_.c_str());
+}
+
 Status PictureList::remove() {
     if (::unlink(path_.c_str()) != 0 && errno != ENOENT) return io_error(path_, "cannot remove");
     return {};

@@ -30,6 +30,8 @@ class PictureList {
     // that are gone, and lines that a crash of the machine has damaged, are passed over.
     Result<std::string> changes(const PictureLibrary &library) const;
 
+    // Fails if something is at its path that is not a file.
+    Status check() const;
     // Removes the list of an earlier job.
     Status remove();
     // Appends files, and those that an earlier call could not.

@@ -76,7 +76,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options,
         ASSIGN_OR_RETURN(pictures,
                          PictureLibrary::open(options.model_dir, reader->tokenizer(), {}));
     }
-    RETURN_IF_ERROR(reader->take_pictures(std::move(pictures), loaded.backends.front()->info()));
+    reader->take_pictures(std::move(pictures), loaded.backends.front()->info());
     Observers &watching = *observers;
     std::unique_ptr<Engine> engine(
         new Engine(options, std::move(observers), std::move(reader), std::move(loaded)));

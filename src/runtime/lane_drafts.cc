@@ -155,12 +155,12 @@ LaneDrafts::Choice LaneDrafts::best(std::span<Request *const> decoding) {
 // without, whose batches overlap. Beside a batch in flight, proposals come too late for short copies.
 bool LaneDrafts::apart_pays(const Choice &choice) {
     if (!overlaps_) return false;
-    const auto add = [&](Sum *sum, double tokens, double rate) {
+    const auto add = [&](Sum *sum, double tokens, double seconds) {
         sum->tokens = sum->tokens * recent + tokens;
-        sum->seconds = sum->seconds * recent + tokens / rate;
+        sum->seconds = sum->seconds * recent + seconds;
     };
-    add(&apart_, choice.step.tokens, choice.step.apart());
-    add(&together_, choice.none.tokens, choice.none.together(true));
+    add(&apart_, choice.step.tokens, choice.step.device + choice.step.host);
+    add(&together_, choice.none.tokens, std::max(choice.none.device, choice.none.host));
     return apart_.tokens / apart_.seconds > least_gain * together_.tokens / together_.seconds;
 }
 

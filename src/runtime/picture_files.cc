@@ -8,6 +8,7 @@
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sys/stat.h>
@@ -87,21 +88,34 @@ Result<PictureFolders> PictureFolders::open(const std::vector<std::string> &fold
     PictureFolders opened;
     for (const std::string &folder : folders) {
         ASSIGN_OR_RETURN(const bool exists, is_directory(folder));
-        std::optional<std::string> path = exists ? real_path(folder) : std::nullopt;
-        if (!path.has_value()) {
+        std::optional<std::string> place = exists ? real_path(folder) : std::nullopt;
+        if (!place.has_value()) {
             return error(BATCHLLM_ERROR_IO, "%s: there is no such folder of pictures",
                          in_quotes(folder).c_str());
         }
-        opened.folders_.push_back(std::move(*path));
+        std::string path = std::filesystem::absolute(folder);
+        while (path.ends_with('/') || path.ends_with("/.")) path.resize(path.rfind('/'));
+        opened.folders_.push_back({std::move(path), std::move(*place)});
     }
     return opened;
 }
 
 bool PictureFolders::contains(const std::string &path) const {
-    return std::any_of(folders_.begin(), folders_.end(), [&](const std::string &folder) {
-        return path.starts_with(folder) && (folder.ends_with('/') || path.size() == folder.size() ||
-                                            path[folder.size()] == '/');
+    return std::any_of(folders_.begin(), folders_.end(), [&](const Folder &folder) {
+        const std::string &place = folder.place;
+        return path.starts_with(place) &&
+               (place.ends_with('/') || path.size() == place.size() || path[place.size()] == '/');
     });
+}
+
+// The path, with a folder's place instead of its own path.
+std::string PictureFolders::opened(const std::string &path) const {
+    for (const Folder &folder : folders_) {
+        if (path.starts_with(folder.path + '/')) {
+            return folder.place + path.substr(folder.path.size());
+        }
+    }
+    return path;
 }
 
 // The place is opened first and then asked where it is, so that what links lead to cannot change in
@@ -109,15 +123,14 @@ bool PictureFolders::contains(const std::string &path) const {
 // may have effects.
 Result<PictureFolders::File> PictureFolders::read_path(const std::string &path,
                                                        int64_t most_bytes) const {
-    const FileDescriptor place(::open(path.c_str(), O_PATH | O_CLOEXEC));
+    const FileDescriptor place(::open(opened(path).c_str(), O_PATH | O_CLOEXEC));
     if (place.get() < 0) return open_error(path, errno);
     const std::string link = "/proc/self/fd/" + std::to_string(place.get());
-    File file;
-    file.path.resize(PATH_MAX);
-    const ssize_t length = ::readlink(link.c_str(), file.path.data(), file.path.size());
+    std::string found(PATH_MAX, '\0');
+    const ssize_t length = ::readlink(link.c_str(), found.data(), found.size());
     if (length < 0) return open_error(path, errno);
-    file.path.resize(static_cast<size_t>(length));
-    if (!contains(file.path)) {
+    found.resize(static_cast<size_t>(length));
+    if (!contains(found)) {
         return error(BATCHLLM_ERROR_ROW_PICTURE,
                      "%s is outside the folders of pictures that the job names",
                      in_quotes(path).c_str());
@@ -135,6 +148,8 @@ Result<PictureFolders::File> PictureFolders::read_path(const std::string &path,
                      "%s has %" PRId64 " bytes, more than the %" PRId64 " allowed",
                      in_quotes(path).c_str(), int64_t{info.st_size}, most_bytes);
     }
+    File file;
+    file.path = path;
     file.changed = in_nanoseconds(info.st_ctim);
     if (time_now() - file.changed < too_recent) file.changed = 0;
     file.bytes.resize(static_cast<size_t>(info.st_size));
@@ -176,9 +191,9 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
     }
     if (path.front() == '/') return read_path(path, most_bytes);
     for (size_t i = 0; i < folders_.size(); ++i) {
-        Result<File> file = read_path(folders_[i] + '/' + path, most_bytes);
+        Result<File> file = read_path(folders_[i].path + '/' + path, most_bytes);
         const bool missing = !file.ok() && file.status().code() == BATCHLLM_ERROR_ROW_PICTURE &&
-                             ::access((folders_[i] + '/' + path).c_str(), F_OK) != 0;
+                             ::access((folders_[i].place + '/' + path).c_str(), F_OK) != 0;
         if (!missing || i + 1 == folders_.size()) return file;
     }
     return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is not there", in_quotes(path).c_str());
@@ -194,7 +209,7 @@ Result<PictureFolders::Since> PictureFolders::since_read(const std::string &path
     struct stat info;
     if (::stat(path.c_str(), &info) != 0) {
         const int number = errno;
-        if (number == ENOENT || number == ENOTDIR) return Since::gone;
+        if (is_fault_of_name(number)) return Since::gone;
         return error(BATCHLLM_ERROR_IO, "%s: %s", in_quotes(path).c_str(), std::strerror(number));
     }
     const bool same = int64_t{info.st_size} == bytes && in_nanoseconds(info.st_ctim) == changed;

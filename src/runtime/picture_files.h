@@ -18,7 +18,8 @@ class PictureFolders {
     static Result<PictureFolders> open(const std::vector<std::string> &folders);
 
     struct File {
-        std::string path; // without links; "": the name is a "data:" URL
+        // From the root on, with links as they were named. "": the name is a "data:" URL.
+        std::string path;
         std::vector<std::byte> bytes;
         // When its inode last changed, in ns since 1970. 0: so recently that a change after it was read
         // may have the same time.
@@ -36,8 +37,15 @@ class PictureFolders {
   private:
     Result<File> read_path(const std::string &path, int64_t most_bytes) const;
     bool contains(const std::string &path) const;
+    std::string opened(const std::string &path) const;
 
-    std::vector<std::string> folders_; // without links
+    // Files are read where a folder was when it was named, and known by what it was called, so that a
+    // later run finds out that a link leads elsewhere.
+    struct Folder {
+        std::string path;  // from the root on
+        std::string place; // without links
+    };
+    std::vector<Folder> folders_;
 };
 
 } // namespace batchllm

@@ -69,7 +69,7 @@ Status PictureLibrary::check_tower(const Tower &tower) const {
     const PictureProcessor::Cut cut = processor_->cut();
     const auto differ = [](const std::string &key, int32_t number, const char *of_tower,
                            int32_t expected) {
-        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+        return error(BATCHLLM_ERROR_ROW_PICTURE,
                      "%s makes it %d, and the tower needs %d (config.json: %s): these files do not "
                      "belong together",
                      key.c_str(), number, expected, of_tower);
@@ -149,7 +149,7 @@ Result<SharedPicture> PictureLibrary::add(PictureFolders::File file,
 }
 
 // What a path led to when a row named it before, if it still does; null: it has to be read.
-Result<SharedPicture> PictureLibrary::known(std::string_view name) const {
+Result<SharedPicture> PictureLibrary::known(std::string_view name) {
     SharedPicture source;
     ReadPicture file;
     {
@@ -161,7 +161,10 @@ Result<SharedPicture> PictureLibrary::known(std::string_view name) const {
     }
     ASSIGN_OR_RETURN(const auto since,
                      PictureFolders::since_read(file.path, file.bytes, file.changed));
-    return since == PictureFolders::Since::unchanged ? source : nullptr;
+    if (since != PictureFolders::Since::unchanged) return SharedPicture();
+    const std::lock_guard lock(mutex_);
+    list(file);
+    return source;
 }
 
 Result<SharedPicture> PictureLibrary::add(const PictureInput &input) {
@@ -194,8 +197,8 @@ Result<SharedPicture> PictureLibrary::add(const PictureInput &input) {
     if (is_path) {
         const std::lock_guard lock(mutex_);
         read.hash = (*added)->hash;
-        by_name_[std::string(name)] = {*added, read};
-        if (keeps_read_) read_.push_back(std::move(read));
+        list(read);
+        by_name_[std::string(name)] = {*added, std::move(read)};
     }
     return added;
 }
@@ -346,14 +349,32 @@ PictureLibrary::prepare(const PictureSource &source) const {
         std::make_shared<PreparedPicture>(std::move(prepared).value()));
 }
 
-void PictureLibrary::keep_read() {
+void ReadPictures::add(const ReadPicture &file) {
+    const uint64_t hash = XXH3_64bits_withSeed(file.path.data(), file.path.size(),
+                                               file.hash[0] ^ static_cast<uint64_t>(file.changed));
     const std::lock_guard lock(mutex_);
-    keeps_read_ = true;
+    if (known_.contains(hash)) return;
+    files_.push_back(file);
+    known_.insert(hash);
 }
 
-std::vector<ReadPicture> PictureLibrary::take_read() {
+std::vector<ReadPicture> ReadPictures::take() {
     const std::lock_guard lock(mutex_);
-    return std::exchange(read_, {});
+    return std::exchange(files_, {});
+}
+
+std::shared_ptr<ReadPictures> PictureLibrary::keep_read() {
+    auto made = std::make_shared<ReadPictures>();
+    const std::lock_guard lock(mutex_);
+    std::erase_if(lists_, [](const auto &list) { return list.expired(); });
+    lists_.push_back(made);
+    return made;
+}
+
+void PictureLibrary::list(const ReadPicture &file) {
+    for (const std::weak_ptr<ReadPictures> &list : lists_) {
+        if (const auto held = list.lock()) held->add(file);
+    }
 }
 
 Result<bool> PictureLibrary::has_changed(const ReadPicture &file) const {

@@ -22,6 +22,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/status.h"
@@ -63,10 +64,23 @@ struct RowPictures {
 
 // A file that was read for a row, as it was then.
 struct ReadPicture {
-    std::string path;               // without links
+    std::string path;               // PictureFolders::File::path
     std::array<uint64_t, 2> hash{}; // PictureSource::hash
     int64_t bytes = 0;
     int64_t changed = 0; // PictureFolders::File::changed
+};
+
+// The files at paths that rows have named since it was made, each once as long as it stays as it is.
+class ReadPictures {
+  public:
+    void add(const ReadPicture &file);
+    // Those that were added since it was last called.
+    std::vector<ReadPicture> take();
+
+  private:
+    std::mutex mutex_;
+    std::unordered_set<uint64_t> known_; // hashes of all of them
+    std::vector<ReadPicture> files_;
 };
 
 // A picture as a row brings it.
@@ -85,7 +99,7 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
                                                         const Tokenizer *tokenizer,
                                                         const std::vector<std::string> &folders);
 
-    // MODEL_FORMAT: pictures would be cut into other patches than the tower reads.
+    // ROW_PICTURE: pictures would be cut into other patches than the tower reads.
     Status check_tower(const Tower &tower) const;
 
     // Why no row can have pictures; OK: they can.
@@ -106,19 +120,19 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
     // the process.
     Result<std::shared_ptr<const PreparedPicture>> prepare(const PictureSource &source) const;
 
-    // From now on, take_read() returns the files at paths that were read for rows since it was last called.
-    void keep_read();
-    std::vector<ReadPicture> take_read();
+    // A list of what rows name from now on, as long as the caller holds it.
+    std::shared_ptr<ReadPictures> keep_read();
     // Whether its content is another now. A file that is gone has not changed.
     Result<bool> has_changed(const ReadPicture &file) const;
 
   private:
     Result<SharedPicture> add(const PictureInput &input);
-    Result<SharedPicture> known(std::string_view name) const;
+    Result<SharedPicture> known(std::string_view name);
     Result<SharedPicture> add(PictureFolders::File file, std::span<const std::byte> bytes);
     Result<PictureFolders::File> read_again(const PictureSource &source) const;
     std::array<uint64_t, 2> hash_of(std::span<const std::byte> bytes) const;
     void forget_gone();
+    void list(const ReadPicture &file); // with mutex_ held
 
     std::unique_ptr<const PictureProcessor> processor_;
     Status problem_;
@@ -132,8 +146,7 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
     };
     std::unordered_map<std::string, Named> by_name_;
     size_t forget_at_ = 1024; // entries of either
-    bool keeps_read_ = false;
-    std::vector<ReadPicture> read_;
+    std::vector<std::weak_ptr<ReadPictures>> lists_;
 };
 
 // The tokens of a conversation, whose parts may stand for the next of `pictures` or bring their own.

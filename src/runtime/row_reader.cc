@@ -92,23 +92,24 @@ Status RowReader::encode_text(std::string_view text, const batchllm_params &para
     return tokenizer_->encode(text, {params.add_special != 0, params.parse_special != 0}, tokens);
 }
 
-Status RowReader::take_pictures(std::shared_ptr<PictureLibrary> pictures, const BackendInfo &info) {
+void RowReader::take_pictures(std::shared_ptr<PictureLibrary> pictures, const BackendInfo &info) {
     pictures_ = std::move(pictures);
     no_pictures_ = pictures_->problem();
-    if (!no_pictures_.ok()) return {};
+    if (!no_pictures_.ok()) return;
     if (model_ == nullptr || model_->tower == nullptr) {
         const bool says_why = model_ != nullptr && !model_->no_tower.empty();
         no_pictures_ = error(BATCHLLM_ERROR_ROW_PICTURE,
                              "the model in %s reads no pictures here%s%s", model_dir_.c_str(),
                              says_why ? ": " : "", says_why ? model_->no_tower.c_str() : "");
-        return {};
+        return;
     }
     if (info.picture_slots == 0) {
         no_pictures_ = error(BATCHLLM_ERROR_ROW_PICTURE, "the %s backend computes no pictures%s%s",
                              info.name.c_str(), info.no_pictures.empty() ? "" : ": ",
                              info.no_pictures.c_str());
+        return;
     }
-    return pictures_->check_tower(*model_->tower);
+    no_pictures_ = pictures_->check_tower(*model_->tower);
 }
 
 Status RowReader::encode_text(std::string_view text, std::span<const PictureInput> pictures,

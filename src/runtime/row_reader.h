@@ -48,8 +48,7 @@ class RowReader {
     void take_adapters(const AdapterLibrary *library) { adapters_ = library; }
     // Null: not taken yet.
     PictureLibrary *pictures() const { return pictures_.get(); }
-    // Fails (MODEL_FORMAT) if its pictures do not fit the model's tower.
-    Status take_pictures(std::shared_ptr<PictureLibrary> pictures, const BackendInfo &info);
+    void take_pictures(std::shared_ptr<PictureLibrary> pictures, const BackendInfo &info);
     // Why no row can have pictures; OK: they can.
     const Status &no_pictures() const { return no_pictures_; }
     ThreadPool &pool(); // for the tokenizer and masks

@@ -211,6 +211,89 @@ static void a_journal_knows_the_pictures_of_its_job(void **state) {
     assert_int_equal(rmdir(folder), 0);
 }
 
+static void a_name_that_has_become_wrong_is_its_row_s_error(void **state) {
+    (void)state;
+    char folder[] = "/tmp/batchllm_pictures_XXXXXX", picture[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(picture, sizeof picture, "%s/a.png", folder);
+    copy("golden/qwen3_vl_pictures/picture_0.png", picture, 0);
+    batchllm_pictures *pictures = pictures_in(folder);
+    const int64_t text_offsets[] = {0, (int64_t)strlen(text)}, rows[] = {0, 1};
+    const int64_t offsets[] = {0, 5};
+    const uint8_t kinds[] = {BATCHLLM_PICTURE_NAME};
+    const batchllm_picture_column column = {sizeof column, 0,    rows, (const uint8_t *)"a.png",
+                                            offsets,       kinds};
+    batchllm_column *made[2];
+    for (int i = 0; i < 2; ++i) {
+        assert_ok(batchllm_pictures_encode(pictures, 1, text, text_offsets, &column,
+                                           BATCHLLM_ENCODE_PARSE_SPECIAL, 1, &made[i]));
+        assert_int_equal(made[i]->statuses[0], i == 0 ? BATCHLLM_OK : BATCHLLM_ERROR_ROW_PICTURE);
+        assert_int_equal(unlink(picture), 0);
+        if (i == 0) assert_int_equal(symlink("a.png", picture), 0); /* leads to itself */
+    }
+    for (int i = 0; i < 2; ++i) batchllm_column_free(made[i]);
+    batchllm_pictures_destroy(pictures);
+    assert_int_equal(rmdir(folder), 0);
+}
+
+static batchllm_journal *journal_at(const char *output, batchllm_pictures *pictures) {
+    batchllm_journal_options options;
+    batchllm_journal_options_init(&options, sizeof options);
+    options.output_path = output;
+    batchllm_journal *journal = NULL;
+    assert_ok(batchllm_journal_open(&options, &journal));
+    assert_ok(batchllm_journal_use_pictures(journal, pictures));
+    return journal;
+}
+
+/* How often a file's text has the name. */
+static int count_in(const char *path, const char *name) {
+    char listed[4096];
+    FILE *file = fopen(path, "rb");
+    if (!file) return 0;
+    listed[fread(listed, 1, sizeof listed - 1, file)] = 0;
+    fclose(file);
+    int count = 0;
+    for (const char *at = strstr(listed, name); at; at = strstr(at + 1, name)) ++count;
+    return count;
+}
+
+/* Also one that another call has read before, and holds. */
+static void each_journal_lists_the_pictures_of_its_rows(void **state) {
+    (void)state;
+    char folder[] = "/tmp/batchllm_pictures_XXXXXX", path[256];
+    char outputs[3][64];
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 3; ++i) snprintf(outputs[i], sizeof outputs[i], "%s/out%d", folder, i);
+    batchllm_pictures *pictures = pictures_in(directory);
+    batchllm_journal *journals[3] = {journal_at(outputs[0], pictures),
+                                     journal_at(outputs[1], pictures), NULL};
+    const int64_t text_offsets[] = {0, (int64_t)strlen(text)}, rows[] = {0, 1}, row = 0;
+    const int64_t offsets[] = {0, 13}, line[] = {0, 2};
+    const uint8_t kinds[] = {BATCHLLM_PICTURE_NAME};
+    const batchllm_picture_column column = {
+        sizeof column, 0, rows, (const uint8_t *)"picture_0.png", offsets, kinds};
+    batchllm_column *made[3];
+    for (int i = 0; i < 3; ++i) {
+        if (i == 2) journals[2] = journal_at(outputs[2], pictures);
+        assert_ok(batchllm_pictures_encode(pictures, 1, text, text_offsets, &column,
+                                           BATCHLLM_ENCODE_PARSE_SPECIAL, 1, &made[i]));
+    }
+    for (int i = 0; i < 3; ++i) {
+        batchllm_column_free(made[i]);
+        assert_ok(batchllm_journal_append_lines(journals[i], 1, &row, NULL, "x\n", line));
+        batchllm_journal_destroy(journals[i]);
+        snprintf(path, sizeof path, "%s.pictures", outputs[i]);
+        assert_int_equal(count_in(path, "picture_0.png"), 1);
+        assert_int_equal(unlink(path), 0);
+        snprintf(path, sizeof path, "%s.state", outputs[i]);
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(unlink(outputs[i]), 0);
+    }
+    batchllm_pictures_destroy(pictures);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 static void bad_arguments_are_refused(void **state) {
     (void)state;
     batchllm_pictures_options options;
@@ -253,6 +336,8 @@ int main(void) {
         cmocka_unit_test(ids_come_from_the_content),
         cmocka_unit_test(rows_of_a_table_have_pictures),
         cmocka_unit_test(a_journal_knows_the_pictures_of_its_job),
+        cmocka_unit_test(a_name_that_has_become_wrong_is_its_row_s_error),
+        cmocka_unit_test(each_journal_lists_the_pictures_of_its_rows),
         cmocka_unit_test(bad_arguments_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

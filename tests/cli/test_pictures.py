@@ -140,6 +140,16 @@ class Pictures(ProgramTest):
         found = self.run_rows(rows, "--template", text, *common, backend=CPU, expect=3)
         self.assertEqual(found[0]["error"]["code"], "ROW_FORMAT")
 
+    def test_a_column_of_pictures_that_no_line_has_ends_the_run(self):
+        self.write([{"page": FILES[0], "question": "x"}])
+        for arguments, words in ((["--template", "{question}", "--chat", "--image-column", "pgae"],
+                                  'no column "pgae"; the columns are "page", "question"'),
+                                 (["--image-column", "page"], "need a --template")):
+            done = self.run_program("run", *CPU, "-i", self.input, "-o", self.output, *arguments)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn(words, done.stderr.decode())
+            self.assertFalse(self.output.exists())
+
     def test_lines_are_tokenized_with_their_pictures(self):
         items = [{"id": i, "text": row["text"], "images": [FILES[n] for n in row["pictures"]]} for i, row in enumerate(ROWS)]
         items += [{"id": i, "messages": named(row, lambda n: FILES[n])} for i, row in enumerate(ROWS)]
@@ -171,9 +181,9 @@ class Pictures(ProgramTest):
         self.output.write_bytes(first)
         return whole, self.directory / FILES[ROWS[json.loads(first)["id"]]["pictures"][0]]
 
-    def resume(self, expect=0, model=GOLDEN):
+    def resume(self, *options, expect=0, model=GOLDEN):
         done = self.run_program("run", *CPU[:-1], model, "-i", self.input, "-o", self.output, "--progress", "none",
-                                "--resume", "--max-tokens", str(NEW), "--no-special")
+                                "--resume", "--max-tokens", str(NEW), "--no-special", *options)
         self.assertEqual(done.returncode, expect, done.stderr.decode())
         return done.stderr.decode()
 
@@ -194,6 +204,52 @@ class Pictures(ProgramTest):
         self.assertEqual(self.read_output(), whole)
         listed = (self.directory / "out.jsonl.pictures").read_text().splitlines()
         self.assertEqual({line.split(" ")[3] for line in listed}, {os.path.realpath(self.directory / FILES[n]) for n in (0, 3)})
+
+    def test_a_job_is_not_resumed_after_a_link_was_moved(self):
+        for of_folder in (False, True):
+            for name in ("v1", "v2"):
+                (self.directory / name).mkdir(exist_ok=True)
+            latest = self.directory / "latest"
+            latest.symlink_to("v1")
+            numbers = [ROWS[i]["pictures"][0] for i in (0, 1)]
+            prefix, images = ("", latest) if of_folder else ("latest/", self.directory)
+            for n in numbers:
+                shutil.copy(GOLDEN / FILES[n], self.directory / "v1" / FILES[n])
+                shutil.copy(GOLDEN / FILES[2], self.directory / "v2" / FILES[n])
+            rows = [{"id": i, "prompt": ROWS[i]["text"], "images": [prefix + FILES[n]]} for i, n in enumerate(numbers)]
+            whole = self.run_rows(rows, "--images", images, "--max-tokens", str(NEW), "--no-special", backend=CPU)
+            self.output.write_bytes(self.output.read_bytes().splitlines(keepends=True)[0])
+            latest.unlink()
+            latest.symlink_to("v2")
+            self.assertIn(f'the first of them "{latest}/', self.resume("--images", images, expect=1))
+            latest.unlink()
+            latest.symlink_to("v1")
+            self.resume("--images", images)
+            self.assertEqual(self.read_output(), whole)
+            latest.unlink()
+            self.output.unlink()
+
+    def test_the_list_of_pictures_replaces_no_other_file(self):
+        rows = lines([{"prompt": "x"}])
+        listed, other = self.directory / "a.pictures", self.directory / "a.state"
+        output = self.directory / "a"
+        for name in (listed, other):
+            name.write_bytes(rows)
+            done = self.run_program("run", *CPU, "-i", name, "-o", output, "--max-tokens", "1")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("is the input", done.stderr.decode())
+            self.assertEqual(name.read_bytes(), rows)
+            self.assertFalse(output.exists())
+            name.unlink()
+        self.write([{"prompt": "x"}])
+        done = self.run_program("run", *CPU, "-i", self.input, "-o", output, "--report", listed, "--max-tokens", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("is where --output keeps its list of pictures", done.stderr.decode())
+        output.write_bytes(b"earlier")
+        listed.mkdir()
+        done = self.run_program("run", *CPU, "-i", self.input, "-o", output, "--force", "--max-tokens", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(output.read_bytes(), b"earlier")
 
     def test_pictures_that_are_gone_or_listed_badly_do_not_hinder(self):
         whole, picture = self.interrupted()

@@ -517,8 +517,8 @@ void an_equal_file_elsewhere_may_change_or_vanish(void **) {
     }
 }
 
-// Files of two models in one folder are found out before any row is.
-void a_processor_that_does_not_fit_the_tower_is_an_error_at_load(void **) {
+// Files of two models in one folder are an error of each row with pictures; text runs.
+void a_processor_that_does_not_fit_the_tower_is_an_error_of_rows_with_pictures(void **) {
     struct Change {
         const char *model, *file, *from, *to;
         std::vector<std::string> says;
@@ -554,11 +554,19 @@ void a_processor_that_does_not_fit_the_tower_is_an_error_at_load(void **) {
             settings.replace(at, from.size(), change.to);
         }
         directory.write(change.file, settings);
-        batchllm_engine_options options = float32_options();
-        options.model_dir = directory.path().c_str();
-        batchllm_engine *engine = nullptr;
-        assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_MODEL_FORMAT);
-        const std::string error = batchllm_last_error();
+        const PictureGolden golden = read_pictures(directory.path());
+        const EngineHandle engine = make_engine(directory.path(), float32_options());
+        Columns columns;
+        columns.add("What is this?", {});
+        columns.add(golden.rows[0].text, {golden.pictures[0]});
+        add(engine.get(), columns, false, params_of(golden));
+        const ResultsHandle results = run(engine.get());
+        assert_int_equal(results->count, 2);
+        const int64_t bad = results->tags[0] == 1 ? 0 : 1;
+        assert_int_equal(results->statuses[1 - bad], BATCHLLM_OK);
+        assert_int_equal(results->statuses[bad], BATCHLLM_ERROR_ROW_PICTURE);
+        const std::string error(results->errors + results->error_offsets[bad],
+                                results->errors + results->error_offsets[bad + 1]);
         for (const std::string &part : change.says) {
             if (error.find(part) == std::string::npos) fail_msg("%s", error.c_str());
         }
@@ -743,7 +751,7 @@ int main(int count, char **values) {
         cmocka_unit_test(bad_pictures_are_errors_of_their_rows),
         cmocka_unit_test(a_file_that_has_changed_fails_its_rows),
         cmocka_unit_test(an_equal_file_elsewhere_may_change_or_vanish),
-        cmocka_unit_test(a_processor_that_does_not_fit_the_tower_is_an_error_at_load),
+        cmocka_unit_test(a_processor_that_does_not_fit_the_tower_is_an_error_of_rows_with_pictures),
         cmocka_unit_test(rows_wait_for_room_for_their_pictures),
         cmocka_unit_test(pictures_that_a_device_has_no_memory_for_are_errors_of_their_rows),
     };
