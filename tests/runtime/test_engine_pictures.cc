@@ -582,6 +582,7 @@ class FewPictures : public batchllm::Backend {
         info_.picture_slots = slots;
         info_.picture_tokens = tokens;
         info_.picture_patches = patches;
+        info_.no_pictures = "these are why";
         loaded_.resize(static_cast<size_t>(slots));
     }
     const batchllm::BackendInfo &info() const override { return info_; }
@@ -683,6 +684,22 @@ void rows_wait_for_room_for_their_pictures(void **) {
     }
 }
 
+void rows_say_why_a_backend_computes_no_pictures(void **) {
+    int64_t refused = 0;
+    with_few_pictures(goldens().back(), 0, 1, 0, [&](const batchllm_results &all) {
+        for (int64_t i = 0; i < all.count; ++i) {
+            if (all.statuses[i] == BATCHLLM_OK) continue;
+            assert_int_equal(all.statuses[i], BATCHLLM_ERROR_ROW_PICTURE);
+            const std::string text(all.errors + all.error_offsets[i],
+                                   all.errors + all.error_offsets[i + 1]);
+            assert_string_equal(text.c_str(),
+                                "the cpu backend computes no pictures: these are why");
+            ++refused;
+        }
+    });
+    assert_true(refused > 0);
+}
+
 // Others are computed.
 void pictures_that_a_device_has_no_memory_for_are_errors_of_their_rows(void **) {
     const PictureGolden golden = goldens().back(); // of several sizes
@@ -753,6 +770,7 @@ int main(int count, char **values) {
         cmocka_unit_test(an_equal_file_elsewhere_may_change_or_vanish),
         cmocka_unit_test(a_processor_that_does_not_fit_the_tower_is_an_error_of_rows_with_pictures),
         cmocka_unit_test(rows_wait_for_room_for_their_pictures),
+        cmocka_unit_test(rows_say_why_a_backend_computes_no_pictures),
         cmocka_unit_test(pictures_that_a_device_has_no_memory_for_are_errors_of_their_rows),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
