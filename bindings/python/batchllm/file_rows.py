@@ -131,7 +131,7 @@ def _is_tensor(kind: Any) -> bool:
         return False
     if types.is_struct(storage):  # of different shapes
         storage = storage.field("data").type
-    return getattr(storage, "value_type", None) == optional("pyarrow", "run_files").uint8()
+    return bool(getattr(storage, "value_type", None) == optional("pyarrow", "run_files").uint8())
 
 
 def _is_plain(kind: Any) -> bool:
