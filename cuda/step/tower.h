@@ -99,8 +99,8 @@ class StepTower {
     TowerPack pack_; // the one that is being enqueued
 
     int64_t most_patches_ = 0; // of a pack; below, rows are these, padded
-    DeviceMemory residual_; // [rows, hidden] f32
-    DeviceMemory delta_;    // [rows, hidden] f32; results of mergers
+    DeviceMemory residual_;    // [rows, hidden] f32
+    DeviceMemory delta_;       // [rows, hidden] f32; results of mergers
     DeviceMemory
         normed_; // [rows, hidden] elements; inputs of all products but those after an activation
     DeviceMemory qkv_;       // [rows, 3 hidden] elements; of a merger's projection

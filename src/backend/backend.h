@@ -181,9 +181,9 @@ struct BackendInfo {
     int32_t picture_slots = 0;
     int64_t picture_tokens = 0;
     int64_t picture_patches = 0; // of the largest picture; 0: any
-    std::string no_pictures; // why it computes none, where another option would; for rows' errors
-    int32_t eos_token = -1;        // sim without a model: the id that ends a row; -1: none
-    bool reproducible = false;     // a row's results are the same bits whatever batches compute it
+    std::string no_pictures;   // why it computes none, where another option would; for rows' errors
+    int32_t eos_token = -1;    // sim without a model: the id that ends a row; -1: none
+    bool reproducible = false; // a row's results are the same bits whatever batches compute it
     int32_t batches_in_flight = 1; // maximum number of batches that have gone forward but are not
                                    // collected
     // Steps of at least this many tokens compute a feed-forward's activation inside the product of

@@ -703,7 +703,7 @@ void rows_say_why_a_backend_computes_no_pictures(void **) {
 // Others are computed.
 void pictures_that_a_device_has_no_memory_for_are_errors_of_their_rows(void **) {
     const PictureGolden golden = goldens().back(); // of several sizes
-    std::map<int64_t, int64_t> patches; // of the picture that was refused -> rows
+    std::map<int64_t, int64_t> patches;            // of the picture that was refused -> rows
     const auto refuse = [&](int64_t most) {
         patches.clear();
         with_few_pictures(golden, 2, 1, most, [&](const batchllm_results &all) {
