@@ -11,11 +11,12 @@ from . import native
 from .constraints import constraint_key
 from .engine import Engine
 from .errors import InvalidArgumentError, StateError, UnsupportedError
+from .file_rows import Images
 from .mistakes import mistake_of
 from .params import SamplingParams
 from .prefix_ranges import windows
 from .progress import reporter
-from .ray_rows import Images, RayRows, arrow, identities, sort_keys
+from .ray_rows import RayRows, arrow, identities, sort_keys
 from .results import Results
 from .task_rows import Task, add_scored
 
