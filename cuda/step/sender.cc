@@ -125,6 +125,19 @@ PackSource source_of(const PackedRows &at, PackedForm form, const std::byte *raw
 
 } // namespace
 
+Status Sender::send_vector(const std::vector<MatrixPart> &parts, float *to,
+                           const Placing &placing) {
+    for (const auto &[tensor, first] : parts) {
+        if (!*tensor) continue;
+        Tensor column = *tensor;
+        column.rows = tensor->rows * tensor->columns;
+        column.columns = 1;
+        RETURN_IF_ERROR(
+            send(column, reinterpret_cast<std::byte *>(to + first), DType::f32, 1, placing));
+    }
+    return {};
+}
+
 Status Sender::send_packed(const Tensor &tensor, const PackTarget &target,
                            const PackedPlace &place) {
     const FourBits &from = *tensor.four_bits;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "base/thread_pool.h"
@@ -23,7 +24,10 @@ class Sender {
     Status send(const Tensor &tensor, std::byte *to, DType type, int64_t stride,
                 const Placing &placing);
 
-    // The same, packed with four bits.
+    // Parts of a vector of f32, each all elements of a tensor, from to[first] on.
+    Status send_vector(const std::vector<MatrixPart> &parts, float *to, const Placing &placing);
+
+    // A tensor, packed with four bits.
     Status send_packed(const Tensor &tensor, const PackTarget &target, const PackedPlace &place);
     // Instead, made up: codes at random, of scales with which weights deviate by some 0.02.
     Status make_packed(int64_t rows, int64_t columns, const PackTarget &target,

@@ -152,8 +152,8 @@ class TowerLoader {
                   const float **out, float offset = 0) {
         *out = nullptr;
         if (!has_any(parts)) return {};
-        std::byte *to = take(length * 4);
-        *out = reinterpret_cast<float *>(to);
+        auto *to = reinterpret_cast<float *>(take(length * 4));
+        *out = to;
         if (to == nullptr) return {};
         if (random_) {
             return check_cuda(launch_random(to, DType::f32, length, fresh, 0, 1, stream_),
@@ -161,14 +161,7 @@ class TowerLoader {
         }
         Placing placing;
         placing.offset = offset;
-        for (const auto &[tensor, first] : parts) {
-            if (!*tensor) continue;
-            Tensor column = *tensor;
-            column.rows = tensor->rows * tensor->columns;
-            column.columns = 1;
-            RETURN_IF_ERROR(sender_.send(column, to + first * 4, DType::f32, 1, placing));
-        }
-        return {};
+        return sender_.send_vector(parts, to, placing);
     }
 
     const Tower &tower_;

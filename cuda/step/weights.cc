@@ -585,15 +585,7 @@ class Loader {
             return check_cuda(launch_random(to, DType::f32, length, fresh, 0.0f, 1, stream_),
                               "random weights");
         }
-        for (const auto &[tensor, first] : parts) {
-            if (!*tensor) continue;
-            Tensor column = *tensor;
-            column.rows = tensor->rows * tensor->columns;
-            column.columns = 1;
-            RETURN_IF_ERROR(sender_.send(column, reinterpret_cast<std::byte *>(to + first),
-                                         DType::f32, 1, placing));
-        }
-        return {};
+        return sender_.send_vector(parts, to, placing);
     }
 
     const Model &model_;

@@ -36,24 +36,8 @@ std::unique_ptr<Backend> make_backend(const GoldenPictures &golden, const Run &r
     return std::move(backend).value();
 }
 
-void run_rows(GoldenPictures *golden, const Run &run) {
-    const std::unique_ptr<Backend> backend = make_backend(*golden, run);
-    testing::run_rows(golden, backend.get(), run.sharing, run.step_tokens);
-}
-
 void check_rows(const Run &run, double margin, double share) {
-    int64_t equal = 0, all = 0;
-    for (const std::string &name : models_with_pictures()) {
-        GoldenPictures golden = load_golden(name);
-        run_rows(&golden, run);
-        // Rounding changes a logit of a small model with delta nets by more than its margins, transformers' as well.
-        const bool rounded = run.compute_type == "bf16" && golden.model->state_size() > 0;
-        compare(golden, rounded ? HUGE_VAL : margin, &equal, &all);
-    }
-    std::printf("%lld of %lld tokens equal the reference's\n", static_cast<long long>(equal),
-                static_cast<long long>(all));
-    assert_true(all > 0);
-    assert_true(static_cast<double>(equal) >= share * static_cast<double>(all));
+    testing::check_rows(run, make_backend, margin, share);
 }
 
 void greedy_tokens_equal_transformers_without_sharing(void **) {

@@ -48,22 +48,7 @@ std::unique_ptr<CudaBackend> make_backend(const GoldenPictures &golden, const Ru
 }
 
 void check_rows(const Run &run, double margin, double share) {
-    int64_t equal = 0, all = 0;
-    for (const std::string &name : models_with_pictures()) {
-        GoldenPictures golden = load_golden(name);
-        const std::unique_ptr<CudaBackend> backend = make_backend(golden, run);
-        run_rows(&golden, backend.get(), run.sharing, run.step_tokens);
-        // As on the CPU.
-        const bool rounded = run.compute_type != "f32" && golden.model->state_size() > 0;
-        const int64_t before = equal, all_before = all;
-        compare(golden, rounded ? HUGE_VAL : margin, &equal, &all);
-        std::printf("%s: %lld of %lld; ", name.c_str(), static_cast<long long>(equal - before),
-                    static_cast<long long>(all - all_before));
-    }
-    std::printf("%lld of %lld tokens equal the reference's\n", static_cast<long long>(equal),
-                static_cast<long long>(all));
-    assert_true(all > 0);
-    assert_true(static_cast<double>(equal) >= share * static_cast<double>(all));
+    testing::check_rows(run, make_backend, margin, share);
 }
 
 void greedy_tokens_equal_transformers_without_sharing(void **) {

@@ -203,6 +203,28 @@ inline void compare(const GoldenPictures &golden, double margin, int64_t *equal,
     }
 }
 
+// All models' rows in one way of running, which has sharing, step_tokens and compute_type; margin: as compare() has it, share:
+// of tokens that must be equal. make_backend(golden, run): a new one.
+template <typename Run, typename MakeBackend>
+void check_rows(const Run &run, const MakeBackend &make_backend, double margin, double share) {
+    int64_t equal = 0, all = 0;
+    for (const std::string &name : models_with_pictures()) {
+        GoldenPictures golden = load_golden(name);
+        const auto backend = make_backend(golden, run);
+        run_rows(&golden, backend.get(), run.sharing, run.step_tokens);
+        // Rounding changes a logit of a small model with delta nets by more than its margins, transformers' as well.
+        const bool rounded = run.compute_type != "f32" && golden.model->state_size() > 0;
+        const int64_t before = equal, all_before = all;
+        compare(golden, rounded ? HUGE_VAL : margin, &equal, &all);
+        std::printf("%s: %lld of %lld; ", name.c_str(), static_cast<long long>(equal - before),
+                    static_cast<long long>(all - all_before));
+    }
+    std::printf("%lld of %lld tokens equal the reference's\n", static_cast<long long>(equal),
+                static_cast<long long>(all));
+    assert_true(all > 0);
+    assert_true(static_cast<double>(equal) >= share * static_cast<double>(all));
+}
+
 // [parts] of a picture's outputs, as the golden file names them.
 inline std::string output_name(size_t picture, int64_t part) {
     if (part == 0) return "output." + std::to_string(picture);
