@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/printable.h"
+#include "journal/named_file.h"
 
 namespace batchllm {
 namespace {
@@ -32,10 +33,6 @@ uint64_t read_word(const char *bytes) {
 
 void append_word(std::string *out, uint64_t value) {
     for (int shift = 0; shift < 64; shift += 8) *out += static_cast<char>(value >> shift & 0xFF);
-}
-
-Status io_error(const std::string &path, const char *what, int code = errno) {
-    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
 }
 
 Result<int64_t> size_of(const std::string &path, int fd) {

@@ -15,10 +15,6 @@ namespace {
 
 constexpr size_t compared_bytes = 4096;
 
-Status io_error(const std::string &path, const char *what) {
-    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(errno));
-}
-
 bool missing() { return errno == ENOENT || errno == ENOTDIR; }
 
 // Whether both are regular files with the same length and the same end.
@@ -34,6 +30,10 @@ Result<bool> end_alike(const std::string &path, int fd, int other) {
 }
 
 } // namespace
+
+Status io_error(const std::string &path, const char *what, int code) {
+    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
+}
 
 Result<bool> same_file(const std::string &path, int fd) {
     struct stat own, found;

@@ -1,6 +1,7 @@
-// Whether a path leads to a given open file.
+// Whether a path leads to a given open file; errors of files.
 #pragma once
 
+#include <cerrno>
 #include <string>
 
 #include "base/status.h"
@@ -16,5 +17,8 @@ Result<bool> same_file(const std::string &path, int fd);
 // copy that has replaced the file passes until more is written to the original; if nothing more is
 // written, the copy is complete anyway.
 Result<bool> leads_to(const std::string &path, int fd);
+
+// IO: the path, what could not be done, and why.
+Status io_error(const std::string &path, const char *what, int code = errno);
 
 } // namespace batchllm

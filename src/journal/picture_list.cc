@@ -14,14 +14,11 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "journal/file_scanner.h"
+#include "journal/named_file.h"
 #include "journal/results_file.h"
 
 namespace batchllm {
 namespace {
-
-Status io_error(const std::string &path, const char *what, int code = errno) {
-    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
-}
 
 std::string line_of(const ReadPicture &file) {
     char text[96];
@@ -117,16 +114,17 @@ Status PictureList::remove() {
 
 // Cuts off what a run that was killed has left behind the whole lines.
 Status PictureList::open() {
-    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd_ < 0) return io_error(path_, "cannot open");
+    FileDescriptor fd(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    if (fd.get() < 0) return io_error(path_, "cannot open");
     struct stat info;
-    if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
+    if (::fstat(fd.get(), &info) != 0) return io_error(path_, "cannot stat");
     for (bytes_ = int64_t{info.st_size}; bytes_ > 0; --bytes_) {
         char last = 0;
-        if (::pread(fd_, &last, 1, bytes_ - 1) != 1) return io_error(path_, "cannot read");
+        if (::pread(fd.get(), &last, 1, bytes_ - 1) != 1) return io_error(path_, "cannot read");
         if (last == '\n') break;
     }
-    if (::ftruncate(fd_, bytes_) != 0) return io_error(path_, "cannot truncate");
+    if (::ftruncate(fd.get(), bytes_) != 0) return io_error(path_, "cannot truncate");
+    fd_ = fd.release();
     return {};
 }
 

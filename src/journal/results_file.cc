@@ -12,14 +12,6 @@
 #include "journal/named_file.h"
 
 namespace batchllm {
-namespace {
-
-Status io_error(const std::string &path, const char *what, int code = errno) {
-    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
-}
-
-} // namespace
-
 int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
     *written = 0;
     while (*written < bytes.size()) {

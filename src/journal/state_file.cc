@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "journal/named_file.h"
 #include "journal/results_file.h"
 
 namespace batchllm {
@@ -33,10 +34,6 @@ uint64_t read_word(const char *bytes) {
     uint64_t value = 0;
     for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(bytes[i]);
     return value;
-}
-
-Status io_error(const std::string &path, const char *what, int code = errno) {
-    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
 }
 
 } // namespace

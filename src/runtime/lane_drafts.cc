@@ -63,11 +63,12 @@ bool LaneDrafts::propose(std::span<Request *const> decoding) {
                                      [](const Request *request) { return request->unknown > 0; });
     float least = least_always;
     if (when_ != Drafts::always) {
-        const Choice choice = best(decoding);
-        const bool apart = apart_pays(choice);
-        if (unknown) return apart || pays_later(decoding, choice.none);
-        const double none = apart ? choice.none.apart() : choice.none.together(overlaps_);
-        if (choice.least == no_chance || choice.step.apart() <= least_gain * none) return apart;
+        const Step none = step(decoding, no_chance);
+        const Choice choice = best(decoding, none);
+        const bool apart = apart_pays(choice.step, none);
+        if (unknown) return apart || pays_later(decoding, none);
+        const double rate = apart ? none.apart() : none.together(overlaps_);
+        if (choice.least == no_chance || choice.step.apart() <= least_gain * rate) return apart;
         least = choice.least;
     }
     bool any = false;
@@ -138,29 +139,28 @@ void LaneDrafts::keep_allowed(Sequence *sequence) const {
 }
 
 // The step that generates the most tokens per second, if no batch is in flight beside it.
-LaneDrafts::Choice LaneDrafts::best(std::span<Request *const> decoding) {
-    const Step none = step(decoding, no_chance);
-    Choice best{no_chance, none, none};
+LaneDrafts::Choice LaneDrafts::best(std::span<Request *const> decoding, const Step &none) {
+    Choice best{no_chance, none};
     for (const float least : least_chances) {
         const bool any = std::any_of(rows_.begin(), rows_.end(),
                                      [&](const Row &row) { return row.count(least) > 0; });
         if (!any) continue;
         const Step with = step(decoding, least);
-        if (with.apart() > best.step.apart()) best = {least, with, none};
+        if (with.apart() > best.step.apart()) best = {least, with};
     }
     return best;
 }
 
 // Whether steps with what can be proposed, one batch at a time, have lately been better than steps
 // without, whose batches overlap. Beside a batch in flight, proposals come too late for short copies.
-bool LaneDrafts::apart_pays(const Choice &choice) {
+bool LaneDrafts::apart_pays(const Step &with, const Step &none) {
     if (!overlaps_) return false;
     const auto add = [&](Sum *sum, double tokens, double seconds) {
         sum->tokens = sum->tokens * recent + tokens;
         sum->seconds = sum->seconds * recent + seconds;
     };
-    add(&apart_, choice.step.tokens, choice.step.device + choice.step.host);
-    add(&together_, choice.none.tokens, std::max(choice.none.device, choice.none.host));
+    add(&apart_, with.tokens, with.device + with.host);
+    add(&together_, none.tokens, std::max(none.device, none.host));
     return apart_.tokens / apart_.seconds > least_gain * together_.tokens / together_.seconds;
 }
 
@@ -168,7 +168,7 @@ bool LaneDrafts::apart_pays(const Choice &choice) {
 // this step samples.
 bool LaneDrafts::pays_later(std::span<Request *const> decoding, const Step &none) {
     for (Row &row : rows_) fill(&row, row.sequence->unknown + 1);
-    return best(decoding).step.apart() > least_gain * none.together(overlaps_);
+    return best(decoding, none).step.apart() > least_gain * none.together(overlaps_);
 }
 
 // A step with the proposed tokens that have at least this chance.

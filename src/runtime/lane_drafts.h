@@ -59,10 +59,10 @@ class LaneDrafts {
             return overlaps ? tokens / std::max(device, host) : apart();
         }
     };
-    // least: the chance below which tokens are not computed. none: the step without any.
+    // least: the chance below which tokens are not computed.
     struct Choice {
         float least;
-        Step step, none;
+        Step step;
     };
     struct Sum {
         double tokens = 0, seconds = 0;
@@ -71,8 +71,9 @@ class LaneDrafts {
     void look_at(std::span<Request *const> decoding);
     void fill(Row *row, int32_t behind) const;
     void keep_allowed(Sequence *sequence) const;
-    Choice best(std::span<Request *const> decoding);
-    bool apart_pays(const Choice &choice);
+    // none: the step without proposed tokens.
+    Choice best(std::span<Request *const> decoding, const Step &none);
+    bool apart_pays(const Step &with, const Step &none);
     bool pays_later(std::span<Request *const> decoding, const Step &none);
     Step step(std::span<Request *const> decoding, float least);
 

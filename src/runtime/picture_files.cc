@@ -121,8 +121,8 @@ std::string PictureFolders::opened(const std::string &path) const {
 // The place is opened first and then asked where it is, so that what links lead to cannot change in
 // between; it is opened for reading only if it is a file in the folders, since to open a device or a pipe
 // may have effects.
-Result<PictureFolders::File> PictureFolders::read_path(const std::string &path,
-                                                       int64_t most_bytes) const {
+Result<PictureFolders::File> PictureFolders::read_again(const std::string &path,
+                                                        int64_t most_bytes) const {
     const FileDescriptor place(::open(opened(path).c_str(), O_PATH | O_CLOEXEC));
     if (place.get() < 0) return open_error(path, errno);
     const std::string link = "/proc/self/fd/" + std::to_string(place.get());
@@ -189,19 +189,14 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
                      "%s is a file, and the job names no folder that pictures may be read from",
                      in_quotes(path).c_str());
     }
-    if (path.front() == '/') return read_path(path, most_bytes);
+    if (path.front() == '/') return read_again(path, most_bytes);
     for (size_t i = 0; i < folders_.size(); ++i) {
-        Result<File> file = read_path(folders_[i].path + '/' + path, most_bytes);
+        Result<File> file = read_again(folders_[i].path + '/' + path, most_bytes);
         const bool missing = !file.ok() && file.status().code() == BATCHLLM_ERROR_ROW_PICTURE &&
                              ::access((folders_[i].place + '/' + path).c_str(), F_OK) != 0;
         if (!missing || i + 1 == folders_.size()) return file;
     }
     return error(BATCHLLM_ERROR_ROW_PICTURE, "%s is not there", in_quotes(path).c_str());
-}
-
-Result<PictureFolders::File> PictureFolders::read_again(const std::string &path,
-                                                        int64_t most_bytes) const {
-    return read_path(path, most_bytes);
 }
 
 Result<PictureFolders::Since> PictureFolders::since_read(const std::string &path, int64_t bytes,
@@ -210,7 +205,7 @@ Result<PictureFolders::Since> PictureFolders::since_read(const std::string &path
     if (::stat(path.c_str(), &info) != 0) {
         const int number = errno;
         if (is_fault_of_name(number)) return Since::gone;
-        return error(BATCHLLM_ERROR_IO, "%s: %s", in_quotes(path).c_str(), std::strerror(number));
+        return open_error(path, number);
     }
     const bool same = int64_t{info.st_size} == bytes && in_nanoseconds(info.st_ctim) == changed;
     return same ? Since::unchanged : Since::unknown;

@@ -35,7 +35,6 @@ class PictureFolders {
     static Result<Since> since_read(const std::string &path, int64_t bytes, int64_t changed);
 
   private:
-    Result<File> read_path(const std::string &path, int64_t most_bytes) const;
     bool contains(const std::string &path) const;
     std::string opened(const std::string &path) const;
 
