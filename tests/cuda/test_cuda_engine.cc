@@ -484,6 +484,7 @@ void sampled_tokens_in_f32_are_the_cpus(void **) {
             const EngineHandle gpu = create(golden, options);
             options.backend = "cpu";
             options.backend_options = nullptr;
+            options.devices = nullptr;
             const EngineHandle cpu = create(golden, options);
             const ResultsHandle ours = run_prompts(gpu.get(), golden, params);
             const ResultsHandle theirs = run_prompts(cpu.get(), golden, params);
