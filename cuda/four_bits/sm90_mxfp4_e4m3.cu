@@ -74,7 +74,7 @@ __device__ __forceinline__ void multiply_cells(uint32_t cell, uint32_t size, boo
 }
 
 // The same of one block, all widened before the first product: then the products of a stage follow one another, while the
-// other warpgroup adds up and widens.
+// other warpgroup adds up and widens. With 128 turns registers do not hold what this takes.
 template <int Turns> __device__ __forceinline__ void
 multiply_cell(uint32_t cell, bool whole, const Operand &x, uint32_t tables,
               float (&made)[Turns / 2]) {
@@ -169,7 +169,7 @@ struct Packed {
             place->advance();
 #pragma unroll
             for (int b = 0; b < 2; b += kTogether) {
-                if constexpr (kTogether == 1) {
+                if constexpr (kTogether == 1 && Turns < kTileRows) {
                     multiply_cell<Turns>(cell + b * size, whole, x, tables, made[0]);
                 } else {
                     multiply_cells<kTogether, Turns>(cell + b * size, size, whole, x, tables,
