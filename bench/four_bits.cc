@@ -1,7 +1,7 @@
 // Products with four-bit weights (cuda/four_bits) beside those in bf16 and fp8: microseconds a product, the rate of its
-// arithmetic and, of small numbers of rows, of reading W. Dense layers beside cuBLASLt's products, and beside expanding W
-// to bf16 and cuBLASLt's product with that; experts beside the grouped products in bf16, and those in mxfp4 beside the
-// products of x in e4m3.
+// arithmetic and, of small numbers of rows, of reading W. Dense layers beside cuBLASLt's products, beside expanding W
+// to bf16 and cuBLASLt's product with that, and int4 beside rounding W and x to e4m3 and that product; experts beside the
+// grouped products in bf16, and those in mxfp4 beside the products of x in e4m3.
 //
 //     four_bits                            all shapes, 16 to 16,384 rows
 //     four_bits --shapes gpt-oss --rows 256 --seconds 0.2
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "device_arrays.h"
+#include "elementwise/quantize.h"
 #include "experts/grouped.h"
 #include "four_bits/convert.h"
 #include "four_bits/product.h"
@@ -137,8 +138,9 @@ class Bench {
                     s_.columns, 8.0 * static_cast<double>(packed_.bytes()) / s_.rows / s_.columns,
                     packing_);
         std::printf("  rows%s | four bits: us TFLOP/s TB/s | bf16: us TFLOP/s | fp8: us TFLOP/s | "
-                    "expand: us TB/s, with product TFLOP/s | bf16 / four bits\n",
-                    s_.experts > 0 ? " (an expert)" : "");
+                    "expand: us TB/s, with product TFLOP/s | bf16 / four bits%s\n",
+                    s_.experts > 0 ? " (an expert)" : "",
+                    rounds() ? " | rounded, all: us TFLOP/s" : "");
         for (const int32_t rows : o_.rows) time(rows);
     }
 
@@ -276,6 +278,27 @@ class Bench {
                            nullptr, DType::bf16, s_.experts > 0, false, expanded_.data()},
                           nullptr));
     }
+    // Dense int4.
+    bool rounds() const { return s_.experts == 0 && is_int4(s_.form) && !o_.alone; }
+    void round_and_multiply(int copy, int32_t rows) {
+        ExpandArguments a{packed_,
+                          DType::bf16,
+                          four_[static_cast<size_t>(copy)].data(),
+                          1,
+                          nullptr,
+                          DType::e4m3,
+                          false,
+                          false,
+                          expanded_.data(),
+                          w_scales_.as<float>()};
+        require(launch_expand(a, nullptr));
+        require(launch_quantize_rows(
+            {DType::bf16, x_.data(), x8_.data(), {scales_.as<float>()}, rows, s_.columns},
+            nullptr));
+        Matrix matrix{expanded_.data(), s_.rows, s_.columns, w_scales_.as<float>(), Scaling::rows};
+        require(linear_.run(matrix, {x8_.data(), scales_.as<float>()}, rows, y_.data(), DType::bf16,
+                            false, nullptr));
+    }
     void product(const void *w, int32_t rows) {
         const Matrix matrix{w, s_.rows, s_.columns};
         require(linear_.run(matrix, x_.data(), rows, y_.data(), DType::bf16, false, nullptr));
@@ -324,6 +347,16 @@ class Bench {
                     }
                 }
                 calls.emplace_back([&](int copy) { product_fp8(copy, rows); });
+                if (rounds()) {
+                    if (w_scales_.bytes() == 0) {
+                        w_scales_ = room(int64_t{s_.rows} * 4);
+                        const ExpandArguments a{packed_, DType::bf16, four_[0].data(),
+                                                1,       nullptr,     DType::e4m3,
+                                                false,   false,       nullptr};
+                        require(launch_row_scales(a, w_scales_.as<float>(), nullptr));
+                    }
+                    calls.emplace_back([&](int copy) { round_and_multiply(copy, rows); });
+                }
             }
         }
         const std::vector<double> us = time_calls(calls, copies_, o_.seconds);
@@ -343,6 +376,7 @@ class Bench {
                                  2.0 * experts_ * s_.rows * s_.columns;
             std::printf(" | %8.1f %5.2f %6.1f | %.2f", us[2], moved / us[2] * 1e-6,
                         flops / (us[1] + us[2]) * 1e-6, us[1] / us[0]);
+            if (rounds() && fp8) std::printf(" | %9.1f %6.1f", us[4], flops / us[4] * 1e-6);
         }
         std::printf("\n");
         std::fflush(stdout);
@@ -357,7 +391,7 @@ class Bench {
     double packing_ = 0;
     Linear linear_;
     DeviceMemory x_, y_, bias_, expanded_, scales_, row_of_, tiles_, tile_count_;
-    DeviceMemory x8_, factors_, y_scales_;
+    DeviceMemory x8_, factors_, y_scales_, w_scales_;
     std::vector<DeviceMemory> four_, w_, w8_;
 };
 

@@ -24,6 +24,8 @@ SHAPES = [
     ("Llama-70B down, int4", INT4, 8192, 28672, 0, 0),
     ("gpt-oss-20b gate/up, mxfp4", MXFP4, 5760, 2880, 32, 4),
     ("gpt-oss-20b down, mxfp4", MXFP4, 2880, 2880, 32, 4),
+    ("Qwen3-30B-A3B gate/up, int4", INT4, 1536, 2048, 128, 8),
+    ("Qwen3-30B-A3B down, int4", INT4, 2048, 768, 128, 8),
 ]
 ROWS = [16, 64, 256, 1024, 4096, 16384]
 WORKING_SET = 300 << 20  # bytes of W that launches take turns with

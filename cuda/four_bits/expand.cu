@@ -1,5 +1,7 @@
 // A warp expands 16 rows x 64 columns: each lane its 16 bytes of codes, as the products do, through shared memory, so that
 // it writes 16 bytes of a row at a time.
+#include <cuda_fp8.h>
+
 #include "attention/mma.cuh"
 #include "four_bits/convert.h"
 #include "four_bits/widen.cuh"
@@ -58,6 +60,15 @@ template <typename Out> __device__ __forceinline__ void put_pair(Out *to, float 
 __device__ __forceinline__ void put_pair(float *to, float low, float high) {
     *reinterpret_cast<float2 *>(to) = make_float2(low, high);
 }
+__device__ __forceinline__ void put_pair(__nv_fp8_e4m3 *to, float low, float high) {
+    *reinterpret_cast<__nv_fp8x2_storage_t *>(to) =
+        __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+}
+
+// Where a row is written if gate and up are put apart.
+__device__ __forceinline__ int row_apart(int row, int rows) {
+    return row / 16 * 8 + row % 8 + row % 16 / 8 * (rows / 2);
+}
 
 template <typename T, PackedForm Form, typename Out> __global__ void __launch_bounds__(kThreads)
     expand(const ExpandArguments a) {
@@ -80,6 +91,10 @@ template <typename T, PackedForm Form, typename Out> __global__ void __launch_bo
         factor[i] = a.factors != nullptr && row < shape.rows
                         ? __ldg(a.factors + matrix * shape.rows + row)
                         : 1.0f;
+        if constexpr (sizeof(Out) == 1) {
+            const int to = a.apart ? row_apart(row, shape.rows) : row;
+            if (row < shape.rows) factor[i] /= __ldg(a.scales + matrix * shape.rows + to);
+        }
     }
     constexpr int stride = 64 + 16 / static_cast<int>(sizeof(Out));
     Out *room = reinterpret_cast<Out *>(shared + warp * kRoom);
@@ -127,7 +142,7 @@ template <typename T, PackedForm Form, typename Out> __global__ void __launch_bo
             continue;
         }
         if (column >= shape.columns) continue;
-        const int to = a.apart ? row / 16 * 8 + row % 8 + row % 16 / 8 * (shape.rows / 2) : row;
+        const int to = a.apart ? row_apart(row, shape.rows) : row;
         *reinterpret_cast<uint4 *>(out + (matrix * shape.rows + to) * shape.columns + column) =
             piece;
     }
@@ -137,12 +152,62 @@ template <typename T, PackedForm Form>
 cudaError_t launch_of(const ExpandArguments &a, cudaStream_t stream) {
     const dim3 blocks(static_cast<unsigned>(a.shape.row_blocks()),
                       static_cast<unsigned>(a.shape.halves()), static_cast<unsigned>(a.matrices));
-    if (a.type == DType::f32) {
+    if (a.type == DType::e4m3) {
+        if constexpr (!is_int4(Form))
+            return cudaErrorInvalidValue;
+        else
+            expand<T, Form, __nv_fp8_e4m3><<<blocks, kThreads, 0, stream>>>(a);
+    } else if (a.type == DType::f32) {
         expand<T, Form, float><<<blocks, kThreads, 0, stream>>>(a);
     } else if (a.type == DType::bf16) {
         expand<T, Form, __nv_bfloat16><<<blocks, kThreads, 0, stream>>>(a);
     } else {
         expand<T, Form, __half><<<blocks, kThreads, 0, stream>>>(a);
+    }
+    return cudaGetLastError();
+}
+
+// A block has the rows of a cell, a warp sixteen of them, whose columns of cells its two halves share.
+template <typename T, PackedForm Form> __global__ void __launch_bounds__(kThreads)
+    row_scales(const ExpandArguments a, float *out) {
+    const PackedShape shape{Form, a.shape.rows, a.shape.columns};
+    const auto block = static_cast<int32_t>(blockIdx.x);
+    const auto matrix = static_cast<int64_t>(blockIdx.y);
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int i = lane % 16 / 8, pair = warp * 8 + lane % 8;
+    const std::byte *packed = a.packed + matrix * shape.bytes();
+    float most = 0;
+    const auto take = [&](const std::byte *scales) {
+        const RowScales own =
+            int4_scale<T>(__ldg(reinterpret_cast<const uint32_t *>(scales) + pair * 2 + i));
+        most = fmaxf(most, fabsf(own.scale) * fmaxf(own.zero, 15 - own.zero));
+    };
+    for (int c = lane / 16; c < shape.cell_columns(); c += 2) {
+        const std::byte *cell = packed + shape.cell(c, block);
+        if constexpr (Form == PackedForm::int4_128) {
+            take(cell);
+        } else {
+            for (int half = 0; half < shape.halves_of(c); ++half) {
+                const std::byte *after = cell + half * half_bytes(Form) + kHalfCodes;
+                take(after), take(after + 256);
+            }
+        }
+    }
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 16));
+    const int row = block * kCellRows + warp * 16 + i * 8 + lane % 8;
+    if (lane >= 16 || row >= shape.rows) return;
+    const int to = a.apart ? row_apart(row, shape.rows) : row;
+    out[matrix * shape.rows + to] = most > 0 ? most / 448.0f : 1.0f;
+}
+
+template <typename T>
+cudaError_t launch_scales(const ExpandArguments &a, float *out, cudaStream_t stream) {
+    const dim3 blocks(static_cast<unsigned>(a.shape.row_blocks()),
+                      static_cast<unsigned>(a.matrices));
+    if (a.shape.form == PackedForm::int4_128) {
+        row_scales<T, PackedForm::int4_128><<<blocks, kThreads, 0, stream>>>(a, out);
+    } else {
+        row_scales<T, PackedForm::int4_32><<<blocks, kThreads, 0, stream>>>(a, out);
     }
     return cudaGetLastError();
 }
@@ -155,9 +220,14 @@ template <typename T> cudaError_t launch_int4(const ExpandArguments &a, cudaStre
 } // namespace
 
 cudaError_t launch_expand(const ExpandArguments &a, cudaStream_t stream) {
-    const bool typed = a.type == DType::f32 || a.type == DType::bf16 || a.type == DType::f16;
-    if (!typed || (a.panels && (a.type == DType::f32 || a.apart)) ||
-        a.shape.columns % (a.type == DType::f32 ? 4 : 8) != 0 ||
+    const bool e4m3 = a.type == DType::e4m3;
+    const bool typed = a.type == DType::f32 || a.type == DType::bf16 || a.type == DType::f16 ||
+                       (e4m3 && a.scales != nullptr);
+    if (!typed || (a.panels && (a.type == DType::f32 || e4m3 || a.apart)) ||
+        a.shape.columns % (e4m3                   ? 16
+                           : a.type == DType::f32 ? 4
+                                                  : 8) !=
+            0 ||
         (a.apart && a.shape.rows % 16 != 0)) {
         return cudaErrorInvalidValue;
     }
@@ -175,6 +245,13 @@ cudaError_t launch_expand(const ExpandArguments &a, cudaStream_t stream) {
         break;
     }
     return cudaErrorInvalidValue;
+}
+
+cudaError_t launch_row_scales(const ExpandArguments &a, float *out, cudaStream_t stream) {
+    if (!is_int4(a.shape.form) || (a.apart && a.shape.rows % 16 != 0)) return cudaErrorInvalidValue;
+    if (a.shape.rows == 0 || a.matrices == 0) return cudaSuccess;
+    return a.packed_for == DType::f16 ? launch_scales<__half>(a, out, stream)
+                                      : launch_scales<__nv_bfloat16>(a, out, stream);
 }
 
 } // namespace batchllm::cuda

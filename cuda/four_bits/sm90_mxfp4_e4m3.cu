@@ -73,6 +73,38 @@ __device__ __forceinline__ void multiply_cells(uint32_t cell, uint32_t size, boo
     }
 }
 
+// The same of one block, all widened before the first product: then the products of a stage follow one another, while the
+// other warpgroup adds up and widens. With 128 turns registers do not hold what this takes.
+template <int Turns> __device__ __forceinline__ void
+multiply_cell(uint32_t cell, bool whole, const Operand &x, uint32_t tables,
+              float (&made)[Turns / 2]) {
+    constexpr std::integral_constant<int, Turns> kTurns{};
+    const int thread = threadIdx.x % 128, pair = thread / 4;
+    uint32_t a[4][4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const uint32_t codes = cell + half * half_bytes(kForm);
+        const uint4 words = load_shared(codes + thread * 16);
+        // Bits that no scale has are those of what is beyond W's last row. Beyond its last column weights are 0, and x is.
+        const uint32_t scales = load_word(codes + kHalfCodes + pair * 4) &
+                                (half == 0 || whole ? 0x78787878u : 0u);
+        uint2 table[2][2]; // [32 columns][row]
+#pragma unroll
+        for (int i = 0; i < 4; ++i) { // two of each row
+            table[i % 2][i / 2] = load_words(tables + __byte_perm(scales, 0, 0x4440 + i));
+        }
+        const uint32_t first[2] = {words.x, words.y}, second[2] = {words.z, words.w};
+        widen(first, table[0], a[2 * half]);
+        widen(second, table[1], a[2 * half + 1]);
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        wgmma_rs(made, a[k], x.at(k * 32), k > 0, kTurns, __nv_fp8_e4m3());
+    }
+    wgmma_commit();
+}
+
 struct Packed {
     static constexpr bool kBlocks = false, kBiased = true, kBfloatAlone = true;
     static constexpr int kRegisters = 232, kFeeders = 40;
@@ -137,7 +169,12 @@ struct Packed {
             place->advance();
 #pragma unroll
             for (int b = 0; b < 2; b += kTogether) {
-                multiply_cells<kTogether, Turns>(cell + b * size, size, whole, x, tables, made);
+                if constexpr (kTogether == 1 && Turns < kTileRows) {
+                    multiply_cell<Turns>(cell + b * size, whole, x, tables, made[0]);
+                } else {
+                    multiply_cells<kTogether, Turns>(cell + b * size, size, whole, x, tables,
+                                                     made);
+                }
                 const auto first = scales.template first<Turns / 2>();
                 if (b + kTogether == 2 && c + 1 < cells) await_stage(*place);
                 wgmma_wait<0>();

@@ -41,19 +41,22 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
     if (gate_up.packing && gate_up.packing->turns) {
         const StepProduct packed{
             w.gate_up, x, buffers.activated.data(), parts_.element(), false, 1, f.activation};
-        // Adapters are added before the activation.
-        bool expands = adapted;
+        // Adapters are added before the activation, to what is expanded.
+        auto way = Products::Way::expanded;
         if (!adapted) {
-            ASSIGN_OR_RETURN(expands, products_.expands(packed, rows, stream));
+            ASSIGN_OR_RETURN(way, products_.way_of(packed, rows, stream));
         }
-        if (!expands) {
+        if (way == Products::Way::packed) {
             RETURN_IF_ERROR(products_.run(packed, rows, stream));
             return parts_.profile.mark(Part::gate_up, stream);
         }
-        ASSIGN_OR_RETURN(gate_up, products_.expand(w.gate_up, stream));
-        ASSIGN_OR_RETURN(rows_of_x, products_.in_order_of(w.gate_up, x, rows, stream));
+        ASSIGN_OR_RETURN(const Products::Operands own,
+                         products_.unpack(w.gate_up, x, rows, way, stream));
+        gate_up = own.w;
+        rows_of_x = own.x;
     }
-    if (!gate_up.packing && in_one_product(w, f, rows, adapted)) {
+    if (!gate_up.packing && gate_up.scaling == Scaling::none &&
+        in_one_product(w, f, rows, adapted)) {
         GatedArguments product{parts_.element(),
                                f.activation,
                                rows_of_x.data,

@@ -136,6 +136,7 @@ Status Forward::load() {
     load.seed = options.seed;
     load.threads = options.threads;
     load.quantize = options.quantize;
+    load.rounds_in_steps = !options.reproducible;
     // In f32 nothing is rounded that need not be.
     load.experts_in_e4m3 = options.experts == GroupedKernel::sm90 && options.element != DType::f32;
     load.takes = [this](int64_t rows, int64_t columns, Scaling scaling, bool ends) {
@@ -176,16 +177,19 @@ Status Forward::load() {
 std::string Forward::compute_type() const {
     const DeviceWeights &weights = parts_.weights;
     std::string element = dtype_name(parts_.options.element);
-    if (weights.packed > 0) {
-        element +=
-            (weights.expanded > 0 ? ", some weights in " : ", weights in ") + weights.formats;
-    }
-    if (!weights.scaled()) return element;
-    int64_t all = 0;
+    int64_t all = 0, rounded = 0; // of the layers' matrices
     for (const DeviceLayer &layer : weights.layers) {
         all += 2 * (int64_t{layer.mixes()} + int64_t{layer.gate_up.rows > 0} +
                     int64_t{bool(layer.experts)});
+        for (const Matrix *w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+            rounded += w->packing && w->packing->rounds ? 1 : 0;
+        }
     }
+    if (weights.packed > 0) {
+        const bool some = weights.expanded > 0 || (rounded > 0 && weights.packed < all);
+        element += (some ? ", some weights in " : ", weights in ") + weights.formats;
+    }
+    if (!weights.scaled()) return element;
     return element +
            (weights.in_e4m3 == all ? ", products in fp8 (e4m3)" : ", some products in fp8 (e4m3)");
 }

@@ -45,6 +45,8 @@ struct ForwardOptions {
     bool fast_accumulation = false; // of products in e4m3
     // Without tuning, from so many rows on, products with matrices in four bits expand them (docs/lab/four-bits.md).
     int64_t expanded_rows = 2048;
+    // The same, rounded to e4m3 just before, if they may be.
+    int64_t rounded_rows = 512;
     bool pictures = true;      // where the model has a tower
     bool gated_product = true; // gate and up in one launch with the activation, where there is one
     uint64_t seed = 0;

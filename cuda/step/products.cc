@@ -5,6 +5,7 @@
 
 #include "base/cache_path.h"
 #include "elementwise/norm.h"
+#include "elementwise/quantize.h"
 #include "four_bits/convert.h"
 #include "four_bits/product.h"
 #include "latent/latent.h"
@@ -13,7 +14,9 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int32_t kMostSplits = TuningCache::kCandidates - 1;
+// Choices of a packed matrix, beside numbers of splits. One that may be rounded has a number of splits less.
+constexpr int32_t kExpanded = 0, kRounded = TuningCache::kCandidates - 1;
+int32_t most_splits(const Matrix &w) { return w.packing->rounds ? kRounded - 1 : kRounded; }
 constexpr int32_t kRepeats = 3; // of a way that is timed
 // In order splits are as for so many rows, whatever their number is.
 constexpr int32_t kRowsInOrder = 64;
@@ -24,8 +27,9 @@ PackedShape shape_of(const Matrix &w) {
 
 TuningKey key_of(const StepProduct &p, int64_t rows, DType element) {
     const Packing &packing = *p.w.packing;
-    const int32_t kind = 64 | static_cast<int32_t>(packing.form) << 3 | (packing.split ? 4 : 0) |
-                         (packing.turns ? 2 : 0) | (element == DType::f16 ? 1 : 0);
+    const int32_t kind = (packing.rounds ? 128 : 0) | 64 | static_cast<int32_t>(packing.form) << 3 |
+                         (packing.split ? 4 : 0) | (packing.turns ? 2 : 0) |
+                         (element == DType::f16 ? 1 : 0);
     return {coarse_rows(padded_rows(rows)),
             p.w.rows,
             p.w.columns,
@@ -88,13 +92,42 @@ Status Products::run_packed(const StepProduct &p, int64_t rows, int32_t splits,
                       "a product in four bits");
 }
 
-Result<Matrix> Products::expand(const Matrix &w, cudaStream_t stream) const {
-    const ExpandArguments arguments{
-        shape_of(w), element_,           static_cast<const std::byte *>(w.data),
-        1,           w.packing->factors, element_,
-        false,       w.packing->turns,   expanded_};
+Products::Operands Products::operands_of(const Matrix &w, const Input &x, int64_t rows,
+                                         Way way) const {
+    if (way == Way::expanded) return {{expanded_, w.rows, w.columns}, x};
+    return {{expanded_, w.rows, w.columns, w.packing->rounded, Scaling::rows},
+            {x_rounded(w), x_scales(w, rows)}};
+}
+
+bool Products::can_round(const StepProduct &p) {
+    const Matrix &w = p.w;
+    const int64_t most = padded_rows(most_asked_);
+    return w.packing->rounds && w.rows * w.columns + most * (w.columns + 4) <= expanded_bytes_ &&
+           linear_.has(w.rows, w.columns, Scaling::rows, p.y_type, p.accumulate, most_asked_);
+}
+
+Result<Products::Operands> Products::unpack(const Matrix &w, const Input &x, int64_t rows, Way way,
+                                            cudaStream_t stream) const {
+    ASSIGN_OR_RETURN(const Input in_order, in_order_of(w, x, rows, stream));
+    const Operands made = operands_of(w, in_order, rows, way);
+    const bool rounds = way == Way::rounded;
+    const ExpandArguments arguments{shape_of(w),
+                                    element_,
+                                    static_cast<const std::byte *>(w.data),
+                                    1,
+                                    w.packing->factors,
+                                    rounds ? DType::e4m3 : element_,
+                                    false,
+                                    w.packing->turns,
+                                    expanded_,
+                                    w.packing->rounded};
     RETURN_IF_CUDA(launch_expand(arguments, stream));
-    return Matrix{expanded_, w.rows, w.columns};
+    if (!rounds) return made;
+    const auto count = static_cast<int32_t>(rows), columns = static_cast<int32_t>(w.columns);
+    std::byte *to = x_rounded(w);
+    RETURN_IF_CUDA(launch_quantize_rows(
+        {element_, in_order.data, to, {x_scales(w, rows)}, count, columns}, stream));
+    return made;
 }
 
 Result<Input> Products::in_order_of(const Matrix &w, const Input &x, int64_t rows,
@@ -106,10 +139,9 @@ Result<Input> Products::in_order_of(const Matrix &w, const Input &x, int64_t row
     return Input(taken_);
 }
 
-Status Products::run_expanded(const StepProduct &p, int64_t rows, cudaStream_t stream) {
-    ASSIGN_OR_RETURN(const Matrix w, expand(p.w, stream));
-    ASSIGN_OR_RETURN(const Input x, in_order_of(p.w, p.x, rows, stream));
-    return linear_.run(w, x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha);
+Status Products::run_unpacked(const StepProduct &p, int64_t rows, Way way, cudaStream_t stream) {
+    ASSIGN_OR_RETURN(const Operands own, unpack(p.w, p.x, rows, way, stream));
+    return linear_.run(own.w, own.x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha);
 }
 
 // Timed at the least number of rows of a range, into Linear's scratch.
@@ -123,18 +155,12 @@ Result<int32_t> Products::fastest(const StepProduct &p, int64_t rows, cudaStream
         (p.w.rows + kFourBitTile - 1) / kFourBitTile * ((rows + kTileRows - 1) / kTileRows);
     float shortest = 0;
     int32_t best = 1;
-    for (int32_t splits = 1; splits <= kMostSplits + 1; ++splits) {
-        const bool expanded = splits > kMostSplits; // the last one
-        if (expanded && !can_expand(p.w)) continue;
-        if (!expanded && splits > 1 &&
-            (kernel_ != GroupedKernel::sm90 || splits > shape.cell_columns() ||
-             tiles * splits > 2 * sms_)) {
-            continue;
-        }
-        const auto run = [&]() {
-            return expanded ? run_expanded(own, rows, stream)
-                            : run_packed(own, rows, splits, stream);
-        };
+    for (int32_t choice = 1; choice <= kRounded + 1; ++choice) {
+        const int32_t way = choice > kRounded ? kExpanded : choice; // the last one
+        if (!is_possible(p, way)) continue;
+        const bool packed = way != kExpanded && way <= most_splits(p.w);
+        if (packed && way > 1 && (way > shape.cell_columns() || tiles * way > 2 * sms_)) continue;
+        const auto run = [&]() { return run_chosen(own, rows, way, stream); };
         RETURN_IF_ERROR(run()); // loads the kernel
         RETURN_IF_CUDA(cudaEventRecord(begin, stream));
         for (int32_t i = 0; i < kRepeats; ++i) RETURN_IF_ERROR(run());
@@ -142,30 +168,37 @@ Result<int32_t> Products::fastest(const StepProduct &p, int64_t rows, cudaStream
         RETURN_IF_CUDA(cudaEventSynchronize(end));
         float milliseconds = 0;
         RETURN_IF_CUDA(cudaEventElapsedTime(&milliseconds, begin, end));
-        if (splits > 1 && milliseconds >= 0.97f * shortest) continue; // as Linear's
+        if (choice > 1 && milliseconds >= 0.97f * shortest) continue; // as Linear's
         shortest = milliseconds;
-        best = expanded ? 0 : splits;
+        best = way;
     }
     return best;
 }
 
+bool Products::is_possible(const StepProduct &p, int32_t choice) {
+    if (choice == kExpanded) return can_expand(p.w);
+    if (choice > most_splits(p.w)) return can_round(p);
+    return choice == 1 || (choice > 1 && kernel_ == GroupedKernel::sm90);
+}
+
+// Without timing.
+int32_t Products::guess(const StepProduct &p, int64_t rows) {
+    if (!in_order_ && rows >= rounded_rows_ && can_round(p)) return kRounded;
+    if (!in_order_ && rows >= expanded_rows_ && can_expand(p.w)) return kExpanded;
+    if (kernel_ != GroupedKernel::sm90) return 1;
+    const auto tokens = static_cast<int32_t>(in_order_ ? kRowsInOrder : rows);
+    return std::min(most_splits(p.w), four_bit_splits(shape_of(p.w), tokens, sms_));
+}
+
 Result<int32_t> Products::choose(const StepProduct &p, int64_t rows, cudaStream_t stream) {
-    const PackedShape shape = shape_of(p.w);
-    const bool splits = kernel_ == GroupedKernel::sm90;
-    const auto by_count = [&](int64_t tokens) {
-        if (!splits) return 1;
-        return std::min(kMostSplits, four_bit_splits(shape, static_cast<int32_t>(tokens), sms_));
-    };
-    if (in_order_) return by_count(kRowsInOrder);
+    if (in_order_) return guess(p, rows);
     const TuningKey key = key_of(p, rows, element_);
     if (const auto known = chosen_.find(key); known != chosen_.end()) return known->second;
     const bool tunes = linear_.scratch() != nullptr &&
                        key.m * p.w.rows * dtype_bytes(p.y_type) <= linear_.scratch_bytes();
-    int32_t choice = rows >= expanded_rows_ && can_expand(p.w) ? 0 : by_count(rows);
+    int32_t choice = tunes ? linear_.known_choice(key) : guess(p, rows);
     if (tunes) {
-        choice = linear_.known_choice(key);
-        const bool possible = choice > 0 ? splits || choice == 1 : choice == 0 && can_expand(p.w);
-        if (!possible) {
+        if (!is_possible(p, choice)) {
             ASSIGN_OR_RETURN(choice, fastest(p, key.m, stream));
             linear_.remember(key, choice);
         }
@@ -174,9 +207,22 @@ Result<int32_t> Products::choose(const StepProduct &p, int64_t rows, cudaStream_
     return choice;
 }
 
-Result<bool> Products::expands(const StepProduct &p, int64_t rows, cudaStream_t stream) {
+Products::Way Products::way_of(const Matrix &w, int32_t choice) {
+    return choice == kExpanded       ? Way::expanded
+           : choice > most_splits(w) ? Way::rounded
+                                     : Way::packed;
+}
+
+Result<Products::Way> Products::way_of(const StepProduct &p, int64_t rows, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const int32_t choice, choose(p, rows, stream));
-    return choice == 0;
+    return way_of(p.w, choice);
+}
+
+Status Products::run_chosen(const StepProduct &p, int64_t rows, int32_t choice,
+                            cudaStream_t stream) {
+    const Way way = way_of(p.w, choice);
+    return way == Way::packed ? run_packed(p, rows, choice, stream)
+                              : run_unpacked(p, rows, way, stream);
 }
 
 Status Products::run(const StepProduct &p, int64_t rows, cudaStream_t stream) {
@@ -184,18 +230,16 @@ Status Products::run(const StepProduct &p, int64_t rows, cudaStream_t stream) {
         return linear_.run(p.w, p.x, rows, p.y, p.y_type, p.accumulate, stream, p.alpha);
     }
     if (rows == 0) return {};
-    ASSIGN_OR_RETURN(const int32_t splits, choose(p, rows, stream));
-    return splits == 0 ? run_expanded(p, rows, stream) : run_packed(p, rows, splits, stream);
+    ASSIGN_OR_RETURN(const int32_t choice, choose(p, rows, stream));
+    return run_chosen(p, rows, choice, stream);
 }
 
 Status Products::prepare(const StepProduct &p, int64_t rows, cudaStream_t stream) {
-    Matrix w = p.w;
-    if (w.packing) {
-        ASSIGN_OR_RETURN(const int32_t splits, choose(p, rows, stream));
-        if (splits > 0) return {};
-        w = {expanded_, w.rows, w.columns};
-    }
-    return linear_.prepare(w, p.x, rows, p.y_type, p.accumulate, stream);
+    if (!p.w.packing) return linear_.prepare(p.w, p.x, rows, p.y_type, p.accumulate, stream);
+    ASSIGN_OR_RETURN(const Way way, way_of(p, rows, stream));
+    if (way == Way::packed) return {};
+    const Operands own = operands_of(p.w, p.x, rows, way);
+    return linear_.prepare(own.w, own.x, rows, p.y_type, p.accumulate, stream);
 }
 
 Status Products::prepare_in_order(const std::vector<InOrder> &wanted) {

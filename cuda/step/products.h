@@ -1,9 +1,10 @@
 // A step's matrix products: which matrices can be in e4m3, and each run or prepared. What is in e4m3 is the same at every step
-// size.
+// size, but for what is rounded from four bits.
 //
 // A matrix in four bits is multiplied as it lies packed (four_bits/product.h), by CTAs that share its columns in so many
-// splits; or it is expanded into memory that all such products share, just before Linear's product. Which is fastest for a
-// number of rows is timed as Linear's algorithms are, and kept with them. In order: packed, splits by the matrix alone.
+// splits; or it is expanded into memory that all such products share, just before Linear's product; or, if it may be
+// (Packing::rounds), rounded to e4m3 there, and x too. Which is fastest for a number of rows is timed as Linear's
+// algorithms are, and kept with them. In order: packed, splits by the matrix alone.
 #pragma once
 
 #include <algorithm>
@@ -57,12 +58,16 @@ class Products {
     // Linear::set_timing. Ways to multiply packed matrices differ by more, and are timed as they come.
     bool set_timing(bool on) { return linear_.set_timing(on); }
 
-    // Of packed matrices: whether run() expands W for so many rows; and W expanded, until the next such product.
-    Result<bool> expands(const StepProduct &product, int64_t rows, cudaStream_t stream);
-    Result<Matrix> expand(const Matrix &w, cudaStream_t stream) const;
-    // x with its columns in the order of W's, until the next such product; where that is their own, x.
-    Result<Input> in_order_of(const Matrix &w, const Input &x, int64_t rows,
-                              cudaStream_t stream) const;
+    // Of packed matrices: what run() does with W for so many rows.
+    enum class Way : uint8_t { packed, expanded, rounded };
+    Result<Way> way_of(const StepProduct &product, int64_t rows, cudaStream_t stream);
+    // A packed W and its x as Linear takes them, until the next such product: expanded, or rounded.
+    struct Operands {
+        Matrix w;
+        Input x;
+    };
+    Result<Operands> unpack(const Matrix &w, const Input &x, int64_t rows, Way way,
+                            cudaStream_t stream) const;
     bool can_expand(const Matrix &w) const {
         return w.rows * w.columns * dtype_bytes(element_) <= expanded_bytes_;
     }
@@ -94,22 +99,40 @@ class Products {
         : linear_(std::move(linear)), element_(options.element), residual_(options.residual),
           kernel_(options.experts), sms_(options.attention.sms), tunes_(options.tune),
           in_order_(options.reproducible), expanded_rows_(options.expanded_rows),
+          rounded_rows_(options.rounded_rows),
           most_asked_(options.reproducible ? std::max<int64_t>(rows, 16384) : rows) {}
 
-    // Of packed matrices: in how many splits, 0: expanded.
+    // x with its columns in the order of W's, until the next such product; where that is their own, x.
+    Result<Input> in_order_of(const Matrix &w, const Input &x, int64_t rows,
+                              cudaStream_t stream) const;
+    // unpack() without its launches; x: in the order of W's columns.
+    Operands operands_of(const Matrix &w, const Input &x, int64_t rows, Way way) const;
+    bool can_round(const StepProduct &product);
+    // Of packed matrices: in how many splits, or kExpanded, or kRounded.
     Result<int32_t> choose(const StepProduct &product, int64_t rows, cudaStream_t stream);
+    int32_t guess(const StepProduct &product, int64_t rows);
+    bool is_possible(const StepProduct &product, int32_t choice);
+    static Way way_of(const Matrix &w, int32_t choice);
+    Status run_chosen(const StepProduct &product, int64_t rows, int32_t choice,
+                      cudaStream_t stream);
     Result<int32_t> fastest(const StepProduct &product, int64_t rows, cudaStream_t stream);
     Status run_packed(const StepProduct &product, int64_t rows, int32_t splits,
                       cudaStream_t stream) const;
-    Status run_expanded(const StepProduct &product, int64_t rows, cudaStream_t stream);
+    Status run_unpacked(const StepProduct &product, int64_t rows, Way way, cudaStream_t stream);
+
+    // Behind a rounded W stands x, and then its scales.
+    std::byte *x_rounded(const Matrix &w) const { return expanded_ + w.rows * w.columns; }
+    float *x_scales(const Matrix &w, int64_t rows) const {
+        return reinterpret_cast<float *>(x_rounded(w) + padded_rows(rows) * w.columns);
+    }
 
     Linear linear_;
     DType element_, residual_;
     GroupedKernel kernel_;
     int32_t sms_;
     bool tunes_, in_order_;
-    int64_t expanded_rows_; // without tuning
-    int64_t most_asked_;    // rows
+    int64_t expanded_rows_, rounded_rows_; // without tuning
+    int64_t most_asked_;                   // rows
     std::byte *expanded_ = nullptr;
     int64_t expanded_bytes_ = 0;
     std::byte *taken_ = nullptr;

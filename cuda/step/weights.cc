@@ -8,6 +8,7 @@
 #include "base/visit.h"
 #include "elementwise/elementwise.h"
 #include "experts/grouped.h"
+#include "four_bits/convert.h"
 #include "four_bits/product.h"
 #include "model/four_bits.h"
 #include "recurrent/delta.h"
@@ -336,6 +337,13 @@ class Loader {
         return fit.packing;
     }
 
+    // With --quantize fp8 integers stay in four bits too: it is a step that rounds them (Products).
+    std::optional<Packing> rounding_of(const MatrixSource &source) const {
+        if (options_.quantize != Quantize::fp8 || !options_.rounds_in_steps) return std::nullopt;
+        const std::optional<Packing> packing = packed_fit(model_, source, element_).packing;
+        return packing && is_int4(packing->form) ? packing : std::nullopt;
+    }
+
     // Whether it is to be quantised here. What a quantised checkpoint leaves out stays as it is.
     bool is_wanted(const MatrixSource &source) const {
         return options_.quantize == Quantize::fp8 &&
@@ -351,6 +359,13 @@ class Loader {
         const auto takes = [&](Scaling scaling) {
             return options_.takes(source.rows, source.columns, scaling, ends);
         };
+        if (auto packing = rounding_of(source)) {
+            packing->rounds = takes(Scaling::rows);
+            ++all->packed;
+            all->in_e4m3 += packing->rounds ? 1 : 0;
+            add_once(name_of(packing->form), ", ", &all->formats);
+            return {Scaling::none, false, packing};
+        }
         const Scaling own = random_ ? Scaling::none : own_scaling(source);
         if (own != Scaling::none && takes(own)) return {own, true};
         return is_wanted(source) && takes(Scaling::rows) ? MatrixForm{Scaling::rows, false}
@@ -519,6 +534,11 @@ class Loader {
             factors = static_cast<float *>(take(source.rows * 4));
             packing.factors = factors;
         }
+        float *rounded = nullptr;
+        if (packing.rounds) {
+            rounded = static_cast<float *>(take(source.rows * 4));
+            packing.rounded = rounded;
+        }
         int32_t *order = nullptr;
         if (packing.ordered) {
             order = static_cast<int32_t *>(take(source.columns * 4));
@@ -541,7 +561,14 @@ class Loader {
                 random_ ? sender_.make_packed(tensor.rows, source.columns, target, place, stream_)
                         : sender_.send_packed(tensor, target, place));
         }
-        return {};
+        if (rounded == nullptr) return {};
+        ExpandArguments made{};
+        made.shape = shape;
+        made.packed_for = element_;
+        made.packed = target.data;
+        made.matrices = 1;
+        made.apart = packing.turns;
+        return check_cuda(launch_row_scales(made, rounded, stream_), "scales of rows");
     }
 
     Status matrix(const MatrixSource &source, MatrixForm form, Matrix *out, DeviceWeights *all) {

@@ -145,6 +145,7 @@ struct LoadOptions {
     Quantize quantize = Quantize::none;
     // Whether there are products with such a matrix. ends: its product ends a sublayer.
     std::function<bool(int64_t rows, int64_t columns, Scaling scaling, bool ends)> takes = {};
+    bool rounds_in_steps = true;  // else what is wanted in e4m3 is rounded at load, four bits too
     bool experts_in_e4m3 = false; // whether there are products of experts with such matrices
 };
 Result<DeviceWeights> load_weights(const Model &model, const LoadOptions &options);

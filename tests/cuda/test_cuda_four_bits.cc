@@ -161,6 +161,68 @@ void expanded_matrices_are_the_weights(void **) {
     }
 }
 
+// Integers rounded to e4m3: a row's scale is that of the largest number that it could have, and a weight is off by half of
+// the distance of e4m3's numbers at most.
+void integers_are_rounded_with_scales_of_their_rows(void **) {
+    Random random(seed_of_run());
+    for (const PackedForm form : {PackedForm::int4_128, PackedForm::int4_32}) {
+        for (const auto &[rows, columns] : std::vector<std::pair<int32_t, int32_t>>{
+                 {16, 32}, {208, 256}, {144, 416}, {512, 1024}}) {
+            for (const DType packed_for : {DType::bf16, DType::f16}) {
+                for (const bool apart : {false, true}) {
+                    const FourBitWeights weights(random, form, rows, columns,
+                                                 group_of(form, columns), DType::f16, false);
+                    PackedThere there({form, rows, columns}, packed_for, 1);
+                    there.pack(0, weights);
+                    const DeviceMemory scales =
+                        upload(std::vector<float>(static_cast<size_t>(rows)));
+                    const auto count = static_cast<size_t>(rows) * static_cast<size_t>(columns);
+                    const DeviceMemory out = upload(std::vector<uint8_t>(count, 0x7f)); // NaN
+                    const ExpandArguments arguments{there.shape,
+                                                    packed_for,
+                                                    there.data.as<std::byte>(),
+                                                    1,
+                                                    nullptr,
+                                                    DType::e4m3,
+                                                    false,
+                                                    apart,
+                                                    out.data(),
+                                                    scales.as<float>()};
+                    check(launch_row_scales(arguments, scales.as<float>(), nullptr));
+                    check(launch_expand(arguments, nullptr));
+                    const auto scale = download<float>(scales, static_cast<size_t>(rows));
+                    const auto got = download<uint8_t>(out, count);
+                    for (int32_t r = 0; r < rows; ++r) {
+                        const auto to = static_cast<size_t>(
+                            apart ? r / 16 * 8 + r % 8 + r % 16 / 8 * (rows / 2) : r);
+                        float most = 0;
+                        for (int32_t g = 0; g < weights.groups; ++g) {
+                            const auto at = static_cast<size_t>(r * weights.groups + g);
+                            const int32_t zero = weights.zeros[at];
+                            most =
+                                std::max(most, std::fabs(weights.scales[at]) *
+                                                   static_cast<float>(std::max(zero, 15 - zero)));
+                        }
+                        assert_true(std::fabs(scale[to] * 448 - most) <= 1e-5F * most);
+                        for (int32_t c = 0; c < columns; ++c) {
+                            const float wanted = weights.value(r, c);
+                            const float own =
+                                e4m3_to_float(got[to * size_t(columns) + size_t(c)]) * scale[to];
+                            const float limit =
+                                std::max(std::fabs(wanted) / 16, scale[to] / 1024) * 1.001F;
+                            if (!(std::fabs(own - wanted) <= limit)) {
+                                fail_msg("%s, %d x %d: row %d, column %d is %g and not %g",
+                                         form_name(form).c_str(), rows, columns, r, c, double(own),
+                                         double(wanted));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 // Of a matrix in GPTQ's order: x is put in the same one.
 void columns_are_taken_in_an_order(void **) {
     Random random(seed_of_run());
@@ -586,6 +648,7 @@ int main(int count, char **values) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(packing_is_the_hosts),
         cmocka_unit_test(expanded_matrices_are_the_weights),
+        cmocka_unit_test(integers_are_rounded_with_scales_of_their_rows),
         cmocka_unit_test(columns_are_taken_in_an_order),
         cmocka_unit_test(what_is_not_there_is_refused),
         cmocka_unit_test(dense_products_are_the_references),

@@ -18,7 +18,7 @@ struct Way {
     const char *name;
     Quantize quantize = Quantize::stored;
     bool sm90 = true, tune = false, reproducible = false;
-    int64_t expanded_rows = 1 << 20;
+    int64_t expanded_rows = 1 << 20, rounded_rows = 1 << 20;
 };
 
 struct Ran {
@@ -37,6 +37,7 @@ Ran run_steps(const Model &model, DType element, const Way &way) {
     options.quantize = way.quantize;
     options.reproducible = options.attention.reproducible = way.reproducible;
     options.expanded_rows = way.expanded_rows;
+    options.rounded_rows = way.rounded_rows;
     set_device(&options, way.sm90 ? "auto" : "sm80");
     options.experts = std::string(options.attention.family->name) == "sm90" ? GroupedKernel::sm90
                                                                             : GroupedKernel::sm80;
@@ -122,6 +123,48 @@ void steps_are_those_of_expanded_weights(void **) {
     assert_true(good);
 }
 
+// With quantize=fp8 integers stay in four bits, and steps of many rows round them to e4m3; what is in groups that cannot
+// stay, or is not an integer, is rounded at load.
+void integers_are_rounded_in_steps_of_many_rows(void **) {
+    struct Rounded {
+        const char *golden, *type;
+    };
+    bool good = true;
+    for (const Rounded &of :
+         {Rounded{"llama_awq", ", some weights in int4, products in fp8 (e4m3)"},
+          Rounded{"llama_gptq_sym", ", some weights in int4, products in fp8 (e4m3)"},
+          Rounded{"phi3_awq", ", some weights in int4, some products in fp8 (e4m3)"},
+          Rounded{"llama_ct_mxfp4", ", products in fp8 (e4m3)"}}) {
+        auto model = load_model(std::string("golden/") + of.golden);
+        check(model.status());
+        for (const DType element : {DType::bf16, DType::f16}) {
+            const std::vector<float> wanted =
+                run_steps(**model, element, {"expanded", Quantize::none}).logits;
+            const auto run = [&](const Way &way) {
+                const Ran ran = run_steps(**model, element, way);
+                const double error = relative_error(ran.logits, wanted);
+                print_message("%s, %s, %s: off by %.5f; %s\n", of.golden, ran.type.c_str(),
+                              way.name, error, ran.warning.c_str());
+                if (element == DType::bf16 && !way.reproducible) {
+                    good = good && ran.type == "bf16" + std::string(of.type);
+                }
+                return error;
+            };
+            constexpr Quantize fp8 = Quantize::fp8;
+            const double exactly = run({"packed", fp8});
+            const double rounded = run({"rounded", fp8, true, false, false, 1 << 20, 1});
+            const double tuned = run({"tuned", fp8, true, true});
+            const double sm80 = run({"rounded, sm80", fp8, false, false, false, 1 << 20, 1});
+            const double in_order = run({"reproducible", fp8, true, false, true});
+            for (const double error : {exactly, rounded, tuned, sm80, in_order}) {
+                good = good && error < 0.3;
+            }
+            good = good && exactly <= rounded && rounded > 0.01;
+        }
+    }
+    assert_true(good);
+}
+
 // What cannot stay in four bits says why.
 void what_is_expanded_is_said(void **) {
     for (const auto &[golden, why] :
@@ -161,6 +204,7 @@ int main() {
     if (const int code = skipped()) return code;
     const CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_those_of_expanded_weights),
+        cmocka_unit_test(integers_are_rounded_in_steps_of_many_rows),
         cmocka_unit_test(what_is_expanded_is_said),
         cmocka_unit_test(random_weights_are_packed_as_the_configuration_says),
     };
