@@ -76,6 +76,10 @@ PICTURES = {
         vision_config=dict(model_type="pixtral", hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
                            head_dim=16, image_size=96, patch_size=8, hidden_act="silu"),
         spatial_merge_size=2, tie_word_embeddings=False)),
+    "qwen2_vl_pictures": ("qwen", "qwen2_vl", dict(
+        text_config=dict(TEXT, bos_token_id=None, eos_token_id=None,
+                         rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3])),
+        vision_config=dict(depth=3, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=2, patch_size=8))),
 }
 
 SIZES = [(40, 40), (90, 33), (30, 117), (64, 50)]  # width, height

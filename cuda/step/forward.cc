@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/gpu/step_buffers.h"
+#include "backend/gpu/tower_buffers.h"
 #include "elementwise/elementwise.h"
 #include "elementwise/look_up.h"
 #include "latent/latent.h"
@@ -114,14 +115,10 @@ Status Forward::make_tower(const Model &model) {
         warning_ += std::string("cuda backend: no pictures: ") + what;
         return {};
     }
-    // What a few steps of pictures alone need, and more than any picture has; a share of the memory.
-    constexpr int64_t steps = 3, least = 32768, share = 32, most = int64_t{2} << 30;
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
-    const int64_t token_bytes = model.tower->parts() * model.hidden * dtype_bytes(options.residual);
-    const int64_t bytes = std::min(most, static_cast<int64_t>(total) / share);
-    const int64_t tokens =
-        std::min(std::max(steps * options.step_tokens, least), bytes / token_bytes);
+    const int64_t tokens = picture_tokens_on_gpu(model, options.residual, options.step_tokens,
+                                                 static_cast<int64_t>(total));
     RETURN_IF_ERROR(parts_.pictures.allocate(model, options.residual, tokens));
     ASSIGN_OR_RETURN(tower_, StepTower::create(model, options, &parts_.pictures));
     return {};

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backend/gpu/tower_buffers.h"
 #include "elementwise/elementwise.h"
 #include "step/products.h"
 #include "tower/rows.h"
@@ -11,18 +12,8 @@
 namespace batchllm::cuda {
 namespace {
 
-// Patches of one pack: two pictures of 1080p. A larger picture is a pack of its own.
-constexpr int64_t kPackPatches = 16384;
-// Of a picture: twice what the processors of published models allow. Its numbers stay below 2^31.
-constexpr int64_t kMostPatches = 131072;
-// There is memory for pictures that take a share of what is free.
-constexpr int64_t kFreeShare = 16;
-
-int64_t most_columns(const TowerWeights &weights) {
-    int64_t most = weights.patch.columns;
-    for (const TowerLayer &layer : weights.layers) most = std::max(most, layer.o.columns);
-    return most;
-}
+static_assert(sizeof(TowerPatch) == tower_patch_bytes && sizeof(TowerBlock) == tower_block_bytes);
+static_assert(most_row_step <= 64, "TowerBuffers has room for rows rounded up to 64");
 
 } // namespace
 
@@ -93,18 +84,11 @@ Status StepTower::allocate() {
     }
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
-    const auto left = static_cast<int64_t>(available);
-    const int64_t each = room_for(kPackPatches).total() / kPackPatches;
-    const int64_t merged = int64_t{tower_.merge} * tower_.merge;
-    int64_t most = std::min(kMostPatches, pictures_->most_tokens() * merged);
-    if (tower_.positions && !tower_.interpolated) {
-        most = std::min(most, int64_t{tower_.side} * tower_.side);
-    }
-    const int64_t least = std::min(kPackPatches, left / 2 / each); // where there is little memory
-    most_patches_ = std::max({std::min(most, left / kFreeShare / each), least, int64_t{1}});
-
-    const Room room = room_for(most_patches_);
-    const int64_t pack = room_for(std::min(kPackPatches, most_patches_)).sent;
+    most_patches_ = tower_patches_on_gpu(model_, element_, pictures_->most_tokens(),
+                                         static_cast<int64_t>(available));
+    const TowerBuffers room = tower_buffers(model_, element_, most_patches_);
+    const int64_t pack =
+        tower_buffers(model_, element_, std::min(tower_pack_patches, most_patches_)).sent;
     for (Sent &sent : sent_) RETURN_IF_ERROR(sent.staging.reserve(pack, room.sent));
     const auto make = [](DeviceMemory *memory, int64_t bytes) -> Status {
         ASSIGN_OR_RETURN(*memory, DeviceMemory::create(bytes, "a tower's buffers"));
@@ -123,40 +107,6 @@ Status StepTower::allocate() {
     return {};
 }
 
-StepTower::Room StepTower::room_for(int64_t patches) const {
-    const int64_t rows = padded_rows(patches);
-    const int64_t each = int64_t{tower_.merge} * tower_.merge;
-    const int64_t tokens = padded_rows((rows + each - 1) / each);
-    const int64_t element = dtype_bytes(element_), hidden = tower_.hidden;
-    // Of mergers: a row is a token's.
-    int64_t up = 0, width = 0, projected = 0;
-    for (const TowerMerger &merger : weights_.mergers) {
-        up = std::max(up, tokens * merger.feed.up.rows);
-        width = std::max(width, tokens * merger.feed.width);
-        projected = std::max(projected, tokens * merger.projection.rows);
-    }
-    for (const TowerLayer &layer : weights_.layers) {
-        up = std::max(up, rows * layer.feed.up.rows);
-        width = std::max(width, rows * layer.feed.width);
-    }
-    const int64_t joined = std::max(rows * most_columns(weights_), tokens * each * hidden);
-    Room room;
-    room.residual = tokens * each * hidden * 4;
-    room.delta = std::max(rows * hidden, tokens * int64_t{model_.hidden}) * 4;
-    room.normed = joined * element;
-    room.qkv = std::max(rows * 3 * hidden, projected) * element;
-    room.attended = rows * hidden * element;
-    room.up = up * element;
-    room.activated = width * element;
-    if (!tower_.ropes.empty()) room.angles = rows * (tower_.ropes[0].dims() / 2) * 8;
-    // Blocks: for each of two lists no more than tokens, and one for all whole blocks of rows; sections are padded to 16 bytes.
-    const int32_t block = tower_block_rows(element_, tower_.layers[0].attention()->head_dim);
-    const auto blocks = 2 * (tokens + rows / block) * static_cast<int64_t>(sizeof(TowerBlock));
-    room.sent = rows * (tower_.values() * 4 + static_cast<int64_t>(sizeof(TowerPatch))) +
-                tokens * 4 + blocks + 5 * 16;
-    return room;
-}
-
 bool StepTower::timing_is_due() {
     if (untimed_ == 0 || !tunes_) return true;
     return ++packs_[tuned_rows(patches())] == untimed_ + 1;
@@ -168,8 +118,8 @@ Status StepTower::load(std::span<const PictureLoad> loads, cudaStream_t copies,
         RETURN_IF_ERROR(pictures_->take(load.slot, load.picture->grid.tokens));
     }
     while (!loads.empty()) {
-        const auto pack =
-            alone_ ? loads.first(1) : first_pack(loads, std::min(kPackPatches, most_patches_));
+        const auto pack = alone_ ? loads.first(1)
+                                 : first_pack(loads, std::min(tower_pack_patches, most_patches_));
         Sent &sent = sent_[turn_];
         turn_ = (turn_ + 1) % sent_.size();
         RETURN_IF_CUDA(cudaEventSynchronize(sent.done));

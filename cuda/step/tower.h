@@ -51,15 +51,6 @@ class StepTower {
 
     StepTower(const Model &model, const ForwardOptions &options, Linear linear,
               StepPictures *pictures);
-    // In bytes, for packs of so many patches.
-    struct Room {
-        int64_t residual = 0, delta = 0, normed = 0, qkv = 0, attended = 0, up = 0, activated = 0;
-        int64_t angles = 0, sent = 0; // sent: of each Sent
-        int64_t total() const {
-            return residual + delta + normed + qkv + attended + up + activated + angles + 2 * sent;
-        }
-    };
-    Room room_for(int64_t patches) const;
     Status allocate();
     // Whether products' candidates are timed with this pack, as in steps of text (Forward::timing_is_due).
     bool timing_is_due();
@@ -98,16 +89,9 @@ class StepTower {
     size_t turn_ = 0;
     TowerPack pack_; // the one that is being enqueued
 
-    int64_t most_patches_ = 0; // of a pack; below, rows are these, padded
-    DeviceMemory residual_;    // [rows, hidden] f32
-    DeviceMemory delta_;       // [rows, hidden] f32; results of mergers
-    DeviceMemory
-        normed_; // [rows, hidden] elements; inputs of all products but those after an activation
-    DeviceMemory qkv_;       // [rows, 3 hidden] elements; of a merger's projection
-    DeviceMemory attended_;  // [rows, hidden] elements
-    DeviceMemory up_;        // [rows, 2 width or width] elements
-    DeviceMemory activated_; // [rows, width] elements
-    DeviceMemory angles_;    // [rows, half a head] cos, sin
+    int64_t most_patches_ = 0; // of a pack
+    // As TowerBuffers says.
+    DeviceMemory residual_, delta_, normed_, qkv_, attended_, up_, activated_, angles_;
 };
 
 } // namespace batchllm::cuda

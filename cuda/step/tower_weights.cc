@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "backend/gpu/tower_buffers.h"
 #include "backend/tower_pack.h"
 #include "elementwise/elementwise.h"
 #include "step/sender.h"
@@ -10,8 +11,6 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr int64_t kAlign = 256;
-
-int64_t padded_width(int64_t width) { return (width + 15) / 16 * 16; }
 
 class TowerLoader {
   public:
@@ -98,7 +97,7 @@ class TowerLoader {
     Status feed(const FeedForward &from, TowerFeed *to) {
         to->gated = bool(from.gate);
         to->activation = from.activation;
-        to->width = padded_width(from.width);
+        to->width = padded_tower_width(from.width);
         const int64_t rows = (to->gated ? 2 : 1) * to->width;
         const int64_t up = rows - to->width; // where it begins
         RETURN_IF_ERROR(matrix(rows, from.up.columns(),
@@ -137,7 +136,7 @@ class TowerLoader {
         tensor.rows = rows;
         tensor.columns = columns;
         tensor.data = reinterpret_cast<const std::byte *>(numbers.data());
-        return matrix(rows, padded_width(columns), {{&tensor, 0}}, out);
+        return matrix(rows, padded_tower_width(columns), {{&tensor, 0}}, out);
     }
 
     Status norm(const Norm &from, int64_t length, DeviceNorm *to) {

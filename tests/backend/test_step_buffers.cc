@@ -8,7 +8,9 @@
 #include "backend/gpu/gated_product.h"
 #include "backend/gpu/key_segments.h"
 #include "backend/gpu/step_buffers.h"
+#include "backend/gpu/tower_buffers.h"
 #include "backend/sim/sim_options.h"
+#include "model/tower.h"
 #include "seed.h"
 #include "testing.h"
 
@@ -341,6 +343,49 @@ void reproducible_steps_have_larger_buffers_in_predictions_too(void **) {
     }
 }
 
+// Patches of Qwen3-VL's tower: [1152] in f32 twice and in bf16 twice, queries, keys and values, twice the feed-forward, the rope's
+// angles; sent are 768 numbers, what is known of a patch, and for each token a place and two blocks.
+void towers_have_memory_that_pages_do_not_get(void **) {
+    Model model = named("Qwen3-VL-8B");
+    const int64_t patches = 16384, tokens = patches / 4;
+    const int64_t sent =
+        patches * (4 * 768 + 20) + tokens * (4 + 2 * 12) + 2 * patches / 16 * 12 + 5 * 16;
+    is_bytes("a pack", tower_buffers(model, DType::bf16, patches).total(),
+             patches * (2 * 4 * 1152 + 2 * 2 * 1152 + 2 * 3456 + 2 * 2 * 4304 + 36 * 8) + 2 * sent);
+
+    const DeviceCosts costs = named_device_costs("h200").value();
+    BackendOptions options;
+    options.step_tokens = 4096;
+    const SimOptions with = read_sim_options(&model, options, costs).value();
+    const int64_t weights = tower_weight_bytes(*model.tower, DType::bf16);
+    // 27 layers, the patches and positions, and four mergers of [4608, 4608] and [4096, 4608].
+    const int64_t products = 27 * 2 * (4 * 1152 * 1152 + 2 * 1152 * 4304) + 2 * 1152 * 768 +
+                             4 * 1152 * 48 * 48 + 4 * 2 * 4608 * (4608 + 4096);
+    assert_true(weights > products && weights < products + 27 * 4 * 20000);
+    // Outputs of 32,768 tokens with deepstack's three parts; the largest picture has 131,072 patches.
+    const int64_t more = weights + 32768 * 4 * 4096 * 2 + linear_workspace +
+                         tower_buffers(model, DType::bf16, 131072).total();
+    model.tower = nullptr;
+    const SimOptions without = read_sim_options(&model, options, costs).value();
+    const double less = static_cast<double>(without.kv_memory_bytes - with.kv_memory_bytes);
+    assert_true(std::abs(less - 0.9 * static_cast<double>(more)) < 2);
+    assert_int_equal(with.weights.all - without.weights.all, weights);
+}
+
+// Less than this many bytes a patch for a sixteenth of what is left: a pack of two large pictures always has room.
+void small_devices_have_towers_for_smaller_pictures(void **) {
+    const Model model = named("Qwen3-VL-8B");
+    const auto patches = [&](int64_t gib) {
+        return tower_patches_on_gpu(model, DType::bf16, 65536, gib << 30);
+    };
+    assert_int_equal(patches(200), 131072);
+    assert_true(patches(60) < 131072 && patches(60) > 2 * 16384);
+    assert_int_equal(patches(8), 16384);
+    assert_true(patches(1) < 16384 && patches(1) > 4 * 2304);
+    // Outputs for few tokens are places for small pictures alone.
+    assert_int_equal(tower_patches_on_gpu(model, DType::bf16, 1024, int64_t{200} << 30), 16384);
+}
+
 // The kernel's own conditions and those of a feed-forward, whatever its shape.
 void gate_and_up_are_one_product_where_the_kernel_has_it(void **) {
     std::mt19937_64 random(seed_of_run());
@@ -386,6 +431,8 @@ int main() {
         cmocka_unit_test(what_does_not_fit_says_what_there_is),
         cmocka_unit_test(keys_and_weights_in_f32_have_four_bytes),
         cmocka_unit_test(reproducible_steps_have_larger_buffers_in_predictions_too),
+        cmocka_unit_test(towers_have_memory_that_pages_do_not_get),
+        cmocka_unit_test(small_devices_have_towers_for_smaller_pictures),
         cmocka_unit_test(gate_and_up_are_one_product_where_the_kernel_has_it),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

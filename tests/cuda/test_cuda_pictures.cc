@@ -1,5 +1,6 @@
 // Models that read pictures on the GPU: attention of towers against sums in float64; towers alone, and greedy tokens of rows with
-// pictures, against transformers in float32 (tests/golden/*/pictures.json). The argument is the family of attention kernels.
+// pictures, against transformers in float32 (tests/golden/*/pictures.json). The arguments: the family of attention
+// kernels, and a pattern of tests' names.
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -209,6 +210,37 @@ void places_of_pictures_are_used_again(void **) {
     }
 }
 
+// 130 x 130 patches are more than a pack has. In 16 bits other kernels attend.
+void a_picture_larger_than_a_pack_is_computed_as_any_other(void **) {
+    GoldenPictures golden = load_golden("qwen3_vl_pictures");
+    Random random(kSeed);
+    auto large = std::make_shared<PreparedPicture>();
+    large->grid = golden.pictures[0]->grid;
+    large->grid.rows = large->grid.columns = 130;
+    large->grid.tokens = 65 * 65;
+    large->patches = normal(random, 130 * 130 * golden.model->tower->values(), DType::f32);
+    golden.pictures.insert(golden.pictures.begin() + 1, large);
+    const auto outputs = [&](const char *type) {
+        Run run;
+        run.compute_type = type;
+        const std::unique_ptr<CudaBackend> backend = make_backend(golden, run);
+        assert_true(backend->info().picture_patches >= 130 * 130);
+        const Status status = backend->load_pictures(all_pictures(golden));
+        if (!status.ok()) fail_msg("%s", status.message().c_str());
+        std::vector<std::vector<float>> all;
+        for (size_t i = 0; i < golden.pictures.size(); ++i) {
+            all.push_back(values_of(golden, backend.get(), i));
+        }
+        return all;
+    };
+    const std::vector<std::vector<float>> wide = outputs("f32"), narrow = outputs("bf16");
+    for (size_t i = 0; i < wide.size(); ++i) {
+        Difference found;
+        for (size_t at = 0; at < wide[i].size(); ++at) found.add(narrow[i][at], wide[i][at]);
+        assert_true(found.relative() <= 0.03);
+    }
+}
+
 void pictures_that_do_not_fit_are_refused(void **) {
     const GoldenPictures golden = load_golden("qwen3_vl_pictures");
     const std::unique_ptr<CudaBackend> backend = make_backend(golden, {});
@@ -328,6 +360,7 @@ void attention_of_towers_equals_float64(void **) {
 int main(int count, char **values) {
     if (const int code = skipped()) return code;
     if (count > 1) family = values[1];
+    if (count > 2) cmocka_set_test_filter(values[2]);
     const CMUnitTest tests[] = {
         cmocka_unit_test(attention_of_towers_equals_float64),
         cmocka_unit_test(outputs_of_towers_equal_transformers),
@@ -339,6 +372,7 @@ int main(int count, char **values) {
         cmocka_unit_test(greedy_tokens_equal_transformers_if_reproducible),
         cmocka_unit_test(tokens_in_16_bits_equal_transformers_but_for_close_calls),
         cmocka_unit_test(tokens_in_bf16_equal_transformers_if_reproducible),
+        cmocka_unit_test(a_picture_larger_than_a_pack_is_computed_as_any_other),
         cmocka_unit_test(pictures_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -4,6 +4,8 @@
 
 #include "backend/gpu/key_segments.h"
 #include "backend/gpu/packed_fit.h"
+#include "backend/gpu/tower_buffers.h"
+#include "model/tower.h"
 
 namespace batchllm {
 namespace {
@@ -50,6 +52,7 @@ WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType ele
                     model.hidden;
     }
     WeightBytes bytes{elements * dtype_bytes(element), 0};
+    if (model.tower != nullptr) bytes.all += tower_weight_bytes(*model.tower, element);
     if (!costs.gpu) return bytes;
     for_each_packed(model, element,
                     [&](int64_t rows, int64_t columns, const Packing &packing, int64_t matrices) {
@@ -92,7 +95,10 @@ int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const S
         if (widens && shape.head_dim <= 256 && !shape.latent())
             widened = std::max(widened, widened_bytes(shape));
     }
-    return weights + step_buffers(model, form, step_tokens).total() + widened + driver_bytes;
+    const int64_t text =
+        weights + step_buffers(model, form, step_tokens).total() + widened + driver_bytes;
+    return text + tower_bytes_on_gpu(model, form.element, form.residual, step_tokens,
+                                     costs.memory_bytes, costs.memory_bytes - text);
 }
 
 } // namespace batchllm

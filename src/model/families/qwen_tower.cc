@@ -16,6 +16,11 @@ struct TowerShape {
     Activation activation = Activation::silu;
 };
 
+// What the generations call the size of a patch, and that of the outputs.
+struct SizeKeys {
+    const char *hidden = "hidden_size", *outputs = "out_hidden_size";
+};
+
 // Half of a head's pairs turn by the patch's row, the others by its column, with the same frequencies.
 Status set_axial_rope(const JsonValue &vision, int32_t head_dim, Tower *tower) {
     if (head_dim % 4 != 0) return vision.unsupported("heads must be multiples of 4");
@@ -37,19 +42,24 @@ Status set_axial_rope(const JsonValue &vision, int32_t head_dim, Tower *tower) {
     return {};
 }
 
-// Layers with everything but their norms' kind and their feed-forwards, which the two generations have of their own.
+// Layers with everything but their norms' kind and their feed-forwards, which each generation has of its own. A width of 0 is not
+// read.
 Result<TowerShape> read_tower_shape(const JsonValue &vision, const TowerShape &defaults,
-                                    int32_t hidden, int32_t patch_size, Tower *tower) {
+                                    int32_t hidden, int32_t patch_size, const SizeKeys &keys,
+                                    Tower *tower) {
     TowerShape shape;
-    ASSIGN_OR_RETURN(tower->hidden, read_count(vision, "hidden_size", hidden, most_hidden));
+    ASSIGN_OR_RETURN(tower->hidden, read_count(vision, keys.hidden, hidden, most_hidden));
     ASSIGN_OR_RETURN(shape.layers, read_count(vision, "depth", defaults.layers, most_layers));
     ASSIGN_OR_RETURN(shape.heads, read_count(vision, "num_heads", defaults.heads, 1024));
-    ASSIGN_OR_RETURN(shape.width, read_count(vision, "intermediate_size", defaults.width, 1 << 20));
-    ASSIGN_OR_RETURN(shape.outputs,
-                     read_count(vision, "out_hidden_size", defaults.outputs, 1 << 20));
-    ASSIGN_OR_RETURN(shape.activation, read_activation(vision, "hidden_act", defaults.activation));
+    if (defaults.width > 0) {
+        ASSIGN_OR_RETURN(shape.width,
+                         read_count(vision, "intermediate_size", defaults.width, 1 << 20));
+        ASSIGN_OR_RETURN(shape.activation,
+                         read_activation(vision, "hidden_act", defaults.activation));
+    }
+    ASSIGN_OR_RETURN(shape.outputs, read_count(vision, keys.outputs, defaults.outputs, 1 << 20));
     if (tower->hidden % shape.heads != 0) {
-        return vision.fail("hidden_size must be a multiple of num_heads");
+        return vision.fail(std::string(keys.hidden) + " must be a multiple of num_heads");
     }
     ASSIGN_OR_RETURN(tower->channels, read_count(vision, "in_channels", 3, 3));
     ASSIGN_OR_RETURN(tower->frames, read_count(vision, "temporal_patch_size", 2, 16));
@@ -141,7 +151,8 @@ Status set_axes_in_turn(const JsonValue &config, std::array<int32_t, 3> defaults
 
 Result<TowerShape> describe_with_positions(const JsonValue &vision, Tower *tower) {
     const TowerShape defaults{27, 16, 4304, 3584, Activation::gelu_tanh};
-    ASSIGN_OR_RETURN(const TowerShape shape, read_tower_shape(vision, defaults, 1152, 16, tower));
+    ASSIGN_OR_RETURN(const TowerShape shape,
+                     read_tower_shape(vision, defaults, 1152, 16, {}, tower));
     const int64_t rows = tower->hidden;
     add_bias(&tower->patch);
     ASSIGN_OR_RETURN(const int32_t positions,
@@ -193,7 +204,48 @@ Status add_deepstack(const JsonValue &vision, const TowerShape &shape, Tower *to
     return {};
 }
 
+// x * sigmoid(1.702 x) = silu(1.702 x) / 1.702: a feed-forward of silu whose matrices have these multipliers.
+void add_quick_gelu(FeedForward *feed_forward) {
+    constexpr float quick = 1.702F;
+    feed_forward->activation = Activation::silu;
+    feed_forward->up.values.factor = feed_forward->up.bias.factor = quick;
+    feed_forward->down.values.factor = 1 / quick;
+}
+
 } // namespace
+
+Status describe_qwen2_tower(const JsonValue &config, const JsonValue &vision, Model *model,
+                            Tower *tower) {
+    const TowerShape defaults{32, 16, 0, 3584, Activation::silu};
+    ASSIGN_OR_RETURN(TowerShape shape, read_tower_shape(vision, defaults, 1280, 14,
+                                                        {"embed_dim", "hidden_size"}, tower));
+    ASSIGN_OR_RETURN(const int32_t times, read_count(vision, "mlp_ratio", 4, 64));
+    const int64_t rows = tower->hidden, width = rows * times;
+    bool quick = true;
+    if (const auto given = vision.given("hidden_act")) {
+        ASSIGN_OR_RETURN(const std::string name, given->string());
+        quick = name == "quick_gelu";
+    }
+    if (!quick) {
+        ASSIGN_OR_RETURN(shape.activation, read_activation(vision, "hidden_act", Activation::gelu));
+    }
+    for (size_t i = 0; i < tower->layers.size(); ++i) {
+        const std::string prefix = "visual.blocks." + std::to_string(i) + ".";
+        Layer &layer = tower->layers[i];
+        layer.before_attention = layer_norm(prefix + "norm1", rows, epsilon);
+        layer.before_feed_forward = layer_norm(prefix + "norm2", rows, epsilon);
+        FeedForward &feed_forward = *layer.feed_forward();
+        feed_forward.width = static_cast<int32_t>(width);
+        feed_forward.activation = shape.activation;
+        feed_forward.up = weight_with_bias(prefix + "mlp.fc1", width, rows);
+        feed_forward.down = weight_with_bias(prefix + "mlp.fc2", rows, width);
+        if (quick) add_quick_gelu(&feed_forward);
+    }
+    tower->merger.norm = layer_norm("visual.merger.ln_q", rows, epsilon);
+    tower->merger.feed_forward =
+        merging("visual.merger.mlp.0", "visual.merger.mlp.2", shape.outputs, *tower);
+    return set_axes_in_turn(config, {16, 24, 24}, model);
+}
 
 Status describe_qwen3_tower(const JsonValue &config, const JsonValue &vision, Model *model,
                             Tower *tower) {
@@ -211,7 +263,8 @@ Status describe_qwen3_5_tower(const JsonValue &config, const JsonValue &vision, 
 Status describe_qwen2_5_tower(const JsonValue &config, const JsonValue &vision, Model *model,
                               Tower *tower) {
     const TowerShape defaults{32, 16, 3420, 3584, Activation::silu};
-    ASSIGN_OR_RETURN(const TowerShape shape, read_tower_shape(vision, defaults, 3584, 14, tower));
+    ASSIGN_OR_RETURN(const TowerShape shape,
+                     read_tower_shape(vision, defaults, 3584, 14, {}, tower));
     const int64_t rows = tower->hidden;
     ASSIGN_OR_RETURN(const int32_t pixels, read_count(vision, "window_size", 112, 1 << 20));
     ASSIGN_OR_RETURN(const int32_t patch_size, read_count(vision, "patch_size", 14, 256));

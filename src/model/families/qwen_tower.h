@@ -5,6 +5,9 @@
 
 namespace batchllm {
 
+// Qwen2-VL: neither positions nor windows.
+Status describe_qwen2_tower(const JsonValue &config, const JsonValue &vision, Model *model,
+                            Tower *tower);
 // Qwen2.5-VL: windows.
 Status describe_qwen2_5_tower(const JsonValue &config, const JsonValue &vision, Model *model,
                               Tower *tower);

@@ -1,4 +1,4 @@
-// Qwen2-VL (its text alone), Qwen2.5-VL and Qwen3-VL. Their ropes take an angle from one of three
+// Qwen2-VL, Qwen2.5-VL and Qwen3-VL. Their ropes take an angle from one of three
 // positions of a token (time, height, width), which are equal for text: a plain rope.
 #include "model/config.h"
 #include "model/families/families.h"
@@ -62,18 +62,24 @@ Status describe_part(const JsonValue &config, Status (*describe)(const JsonValue
     return {};
 }
 
-} // namespace
-
 // Published files have the text model's keys at the top level.
-Status describe_qwen2_vl(const JsonValue &config, Model *model) {
+Status describe_qwen2_parts(const JsonValue &config, Model *model) {
     if (config.given("text_config")) return describe_part(config, describe_qwen2_text, model);
     RETURN_IF_ERROR(describe_qwen2_text(config, model));
     pass_over_vision(model);
     return {};
 }
 
+} // namespace
+
+Status describe_qwen2_vl(const JsonValue &config, Model *model) {
+    RETURN_IF_ERROR(describe_qwen2_parts(config, model));
+    set_tower(config, 151655, describe_qwen2_tower, model);
+    return {};
+}
+
 Status describe_qwen2_5_vl(const JsonValue &config, Model *model) {
-    RETURN_IF_ERROR(describe_qwen2_vl(config, model));
+    RETURN_IF_ERROR(describe_qwen2_parts(config, model));
     set_tower(config, 151655, describe_qwen2_5_tower, model);
     return {};
 }
