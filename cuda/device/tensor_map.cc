@@ -14,8 +14,13 @@ cudaError_t find_encode(Encode *encode) {
     if (*encode != nullptr) return cudaSuccess;
     void *address = nullptr;
     cudaDriverEntryPointQueryResult outcome{};
+#if CUDART_VERSION >= 12050
     const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &address,
                                                                 12000, cudaEnableDefault, &outcome);
+#else
+    const cudaError_t status =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &address, cudaEnableDefault, &outcome);
+#endif
     if (status != cudaSuccess) return status;
     if (outcome != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
     *encode = reinterpret_cast<Encode>(address);

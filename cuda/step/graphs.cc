@@ -64,8 +64,12 @@ Status Graphs::mark(cudaStream_t stream) {
     cudaStreamCaptureStatus status{};
     const cudaGraphNode_t *last = nullptr;
     size_t count = 0;
+#if CUDART_VERSION >= 13000
     RETURN_IF_CUDA(
         cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &last, nullptr, &count));
+#else
+    RETURN_IF_CUDA(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &last, &count));
+#endif
     if (status != cudaStreamCaptureStatusActive || count != 1) {
         return error(BATCHLLM_ERROR_INTERNAL, "cuda: a graph is not one chain of launches");
     }

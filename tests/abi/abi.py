@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """The library's ABI against the committed dump, by libabigail: what a program compiled against an older header
-relies on must not change. Usage: abi.py LIBRARY HEADER_DIRECTORY DUMP [--update]
+relies on must not change. Usage: abi.py LIBRARY HEADER_DIRECTORY DUMP [--update] [FROZEN ..]
 
-Additions are compatible: they are shown, and need --update (tests/abi/README.md). If abidw or abidiff is missing, the
+Additions are compatible: they are shown, and need --update (tests/abi/README.md). FROZEN: dumps of published versions (scripts/freeze), whose
+functions and fields must all be there as they were. If abidw or abidiff is missing, the
 test is skipped. abidiff checks struct fields; header_values.c checks the values of macros."""
+import gzip
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 SKIPPED = 77
 INCOMPATIBLE = 8  # abidiff's bit for a change that breaks a program; 4 is any change
@@ -27,8 +30,22 @@ def dump(library, headers, output):
     pathlib.Path(output).write_text(text)
 
 
+def interface(data):
+    """Of a dump: the types of each function, and the place and type of each field. An identifier is the hash of its type's name."""
+    root, found = xml.etree.ElementTree.fromstring(data), {}
+    for function in root.iter("function-decl"):
+        if function.get("elf-symbol-id"):
+            found[function.get("name")] = [type.get("type-id") for type in function]
+    for struct in root.iter("class-decl"):
+        for member in struct.iter("data-member"):
+            field = member.find("var-decl")
+            found[f"{struct.get('name')}.{field.get('name')}"] = [member.get("layout-offset-in-bits"), field.get("type-id")]
+    return found
+
+
 def main():
     library, headers, committed = sys.argv[1:4]
+    frozen = [pathlib.Path(argument) for argument in sys.argv[4:] if argument != "--update"]
     if shutil.which("abidw") is None or shutil.which("abidiff") is None:
         print("abidw or abidiff is not installed (Debian: abigail-tools)")
         return SKIPPED
@@ -46,6 +63,13 @@ def main():
         if compared.returncode != 0:
             print("changed: compatible additions are committed with abi.py --update")
             return 1
+        now = interface(pathlib.Path(fresh).read_bytes())
+        for path in frozen:
+            before = interface(gzip.decompress(path.read_bytes()))
+            changed = [name for name, what in before.items() if now.get(name) != what]
+            if changed or not before:
+                print(f"{path}: not as in that version: {', '.join(changed)}")
+                return 1
     return 0
 
 

@@ -11,6 +11,7 @@ from .constraints import schema_of
 from .engine import Engine
 from .file_formats import is_remote, open_input
 from .file_rows import Prompts, ResultColumns
+from .params import SamplingParams
 
 _HASHED_BYTES = 1 << 20  # of each sample of a large file
 _HASHED_PIECES = 64
@@ -66,8 +67,11 @@ def identity_of(
         found["contents of the adapters"] = engine._adapters.identities(engine._enter())
     if is_remote(source):
         found["input"] = _hash(source, options)
+    default = SamplingParams()
     for field in dataclasses.fields(wanted.params):
         value = getattr(wanted.params, field.name)
+        if value == getattr(default, field.name):
+            continue  # so that a parameter that a later version adds changes no job that does not use it
         if field.name == "json_schema" and value is not None:
             value = schema_of(value)  # a class may have changed without changing its name
         if field.name == "adapter":
