@@ -1,10 +1,13 @@
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
 import java.util.Arrays;
 import java.util.List;
+import org.batchllm.BatchLlmException;
 import org.batchllm.Engine;
 import org.batchllm.EngineOptions;
+import org.batchllm.Journal;
 import org.batchllm.Results;
 import org.batchllm.Rows;
 import org.batchllm.SamplingParams;
@@ -55,6 +58,38 @@ final class PictureTest {
         }
         try (Engine engine = engine(); Results results = engine.generate(rows)) {
             Check.equal(Status.ROW_PICTURE, results.get(0).status());
+        }
+    }
+
+    public static void a_job_is_not_resumed_with_other_pictures() throws IOException {
+        Path folder = Files.createTempDirectory("pictures");
+        Path page = folder.resolve("a.png");
+        Journal.Builder job = Journal.builder(folder.resolve("answers")).resume();
+        Rows rows = with(Rows.ofText(TEXT).withPictures(List.of(List.of("a.png"))));
+        try {
+            Files.copy(GOLDEN.resolve("picture_0.png"), page);
+            for (int run = 0; run < 2; run++) {
+                try (Journal journal = job.open()) {
+                    try (Engine engine = engine(folder)) {
+                        journal.usePictures(engine);
+                        try (Results results = engine.generate(rows)) {
+                            Check.equal(null, results.get(0).error());
+                        }
+                    }
+                    if (run == 0) journal.appendLines(new long[] {0}, List.of("done"), null);
+                    journal.sync();
+                }
+            }
+            Files.copy(GOLDEN.resolve("picture_1.png"), page, StandardCopyOption.REPLACE_EXISTING);
+            try (Journal journal = job.open(); Engine engine = engine(folder); Engine other = engine()) {
+                Check.throwing(BatchLlmException.JournalMismatch.class, "a.png", () -> journal.usePictures(engine));
+                Check.throwing(IllegalArgumentException.class, "no imageFolders", () -> journal.usePictures(other));
+            }
+        } finally {
+            try (var files = Files.list(folder)) {
+                for (Path file : (Iterable<Path>) files::iterator) Files.delete(file);
+            }
+            Files.delete(folder);
         }
     }
 

@@ -37,6 +37,7 @@ public final class Engine implements AutoCloseable {
     private final AtomicBoolean stop = new AtomicBoolean();
     private final Constraints constraints;
     private final Adapters adapters;
+    private final batchllm_pictures pictures; // what reads files below imageFolders; null: none
     // Used by the thread that uses the engine.
     private boolean running;
     private boolean polled = true; // poll has returned a result for every row
@@ -44,11 +45,17 @@ public final class Engine implements AutoCloseable {
     private final Logger logger;
 
     private Engine(
-            batchllm_engine engine, Constraints constraints, Adapters adapters, Logger logger, Runnable free) {
+            batchllm_engine engine,
+            Constraints constraints,
+            Adapters adapters,
+            batchllm_pictures pictures,
+            Logger logger,
+            Runnable free) {
         this.engine = engine;
         this.logger = logger;
         this.constraints = constraints;
         this.adapters = adapters;
+        this.pictures = pictures;
         handle = new Handle("engine", free);
     }
 
@@ -71,22 +78,29 @@ public final class Engine implements AutoCloseable {
             engine = Native.batchllm_engine_create_from(made);
         } finally {
             if (made != null) made.delete();
-            if (pictures != null) pictures.delete();
-            if (engine == null) NativeLog.remove(logNumber);
+            if (engine == null) {
+                if (pictures != null) pictures.delete();
+                NativeLog.remove(logNumber);
+            }
         }
         Constraints constraints = new Constraints();
         Adapters adapters = new Adapters();
-        Runnable free = freeing(engine, constraints, adapters, logNumber);
-        return new Engine(engine, constraints, adapters, options.logger(), free);
+        Runnable free = freeing(engine, constraints, adapters, pictures, logNumber);
+        return new Engine(engine, constraints, adapters, pictures, options.logger(), free);
     }
 
     /** Static, because what a cleaner runs must not refer to the Engine. */
     private static Runnable freeing(
-            batchllm_engine engine, Constraints constraints, Adapters adapters, long logNumber) {
+            batchllm_engine engine,
+            Constraints constraints,
+            Adapters adapters,
+            batchllm_pictures pictures,
+            long logNumber) {
         return () -> {
             constraints.clear();
             adapters.clear();
             engine.delete();
+            if (pictures != null) pictures.delete();
             NativeLog.remove(logNumber);
         };
     }
@@ -536,6 +550,14 @@ public final class Engine implements AutoCloseable {
     public Plan plan() {
         try (Handle.Use use = handle.use()) {
             return new Plan(Native.batchllm_engine_take_plan(engine));
+        }
+    }
+
+    /** Lets a journal list the files that rows name. */
+    void listPictures(batchllm_journal journal) {
+        try (Handle.Use use = handle.share()) {
+            if (pictures == null) throw new IllegalArgumentException("the engine has no imageFolders");
+            Native.batchllm_journal_use_pictures(journal, pictures);
         }
     }
 

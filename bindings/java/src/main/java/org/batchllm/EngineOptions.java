@@ -37,7 +37,7 @@ public final class EngineOptions {
         return values.logger != null ? values.logger : System.getLogger("org.batchllm");
     }
 
-    /** What reads pictures below the folders, which the caller must delete once the engine exists; null: none. */
+    /** What reads pictures below the folders, which the caller must delete; null: none. */
     batchllm_pictures makePictures() {
         if (values.imageFolders.isEmpty() || values.modelDirectory == null) return null;
         return Native.batchllm_pictures_open(

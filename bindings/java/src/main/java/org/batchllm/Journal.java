@@ -108,6 +108,19 @@ public final class Journal implements AutoCloseable {
     }
 
     /**
+     * The files that an engine reads for rows from now on are listed beside the output, so that the job is not resumed
+     * after one of them has changed. Call it once, before rows that name pictures are added.
+     *
+     * @param engine with {@link EngineOptions.Builder#imageFolders}; it may be closed before the journal
+     * @throws BatchLlmException.JournalMismatch if a file is not what an earlier run has read
+     */
+    public void usePictures(Engine engine) {
+        try (Handle.Use use = handle.use()) {
+            engine.listPictures(journal);
+        }
+    }
+
+    /**
      * Appends a line for each row. When this returns, they survive the process; after {@link #sync}, they survive the
      * machine. On a full disk, as many whole lines as fit are kept.
      *
