@@ -66,7 +66,7 @@ Status StepParts::allocate(const StepForm &form) {
     const DeviceRank &rank = options.rank;
     if (rank && options.peer_sums) {
         ASSIGN_OR_RETURN(peers,
-                         rank.group->share_buffers(rank.number, buffers[StepBuffer::residual]));
+                         rank.group->share_buffers(rank.number, buffers[StepBuffer::shared] / 2));
     }
     RETURN_IF_ERROR(ropes.allocate(model, rows));
     // Random weights are of such a size that keys and values need no scale.

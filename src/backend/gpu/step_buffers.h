@@ -116,6 +116,7 @@ enum class StepBuffer : uint8_t {
     // Of ranks: each has all tokens' logits of its share of the rows, and before that those that the others made.
     all_logits,    // [logits_rows / ranks, vocabulary_stride()] f32
     others_logits, // for each rank [logits_rows / ranks, its head_rows()]
+    shared,        // twice residual, which the others read (cuda/ranks/peers.h)
     samples,       // [rows]
     // Latents.
     latent_normed,   // [rows, q_rank]
@@ -160,7 +161,7 @@ struct StepBuffers {
     int64_t &operator[](StepBuffer buffer) { return bytes[static_cast<size_t>(buffer)]; }
     int64_t operator[](StepBuffer buffer) const { return bytes[static_cast<size_t>(buffer)]; }
     int64_t total() const;
-    // The sum of those that grow with the tokens in a step.
+    // The sum of those that grow with the tokens in a step, as on one device.
     int64_t growing() const;
 };
 
