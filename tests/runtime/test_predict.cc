@@ -629,7 +629,7 @@ void parts_take_half_and_what_they_exchange(void **) {
     assert_true(both.pages < 3 * alone.pages);
     // Beside the pages are also two buffers of sums that the other device reads.
     const StepForm form;
-    assert_int_equal(step_buffers(**part, form, 64)[StepBuffer::shared], 2 * 2 * 64 * 4096);
+    assert_int_equal(step_buffers(**part, form, 64)[StepBuffer::shared], 2 * 2 * (64 + 128) * 4096);
     assert_int_equal(step_buffers(whole, form, 64)[StepBuffer::shared], 0);
     costs.link_bandwidth = 0;
     assert_int_equal(read_sim_options(&whole, options, costs).status().code(),

@@ -92,7 +92,7 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
         of[all_logits] = share * vocabulary_stride(model) * number;
         of[others_logits] = share * (vocabulary_stride(model) + 16 * model.ranks) * number;
     }
-    of[shared] = model.ranks > 1 ? 2 * of[residual] : 0;
+    of[shared] = model.ranks > 1 ? 2 * shared_rows(rows, model.ranks) * residual_row : 0;
     of[samples] = rows * sample_bytes;
 }
 
