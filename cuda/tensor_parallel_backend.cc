@@ -17,23 +17,6 @@
 namespace batchllm::cuda {
 namespace {
 
-// Of what an adapter of the whole model changes, what ranks do not compute; null: nothing.
-const char *missing(const Adapter &adapter, const Model &model) {
-    if (adapter.embedding.a || adapter.of(model.embedding) != nullptr) return "the embedding";
-    if (adapter.of(model.head.values) != nullptr) return "the head";
-    for (const Layer &layer : model.layers) {
-        const Experts *experts = layer.experts();
-        if (experts == nullptr) continue;
-        if (adapter.of(experts->router.weight.values) != nullptr) return "a router";
-        for (const FeedForward &expert : experts->each) {
-            for (const Weight *w : {&expert.gate, &expert.up, &expert.down}) {
-                if (adapter.of(w->values) != nullptr) return "experts";
-            }
-        }
-    }
-    return nullptr;
-}
-
 // What the weights will take. Which matrices can be in e4m3 is not known before they are loaded: all that may be.
 int64_t weight_bytes_of(const Model &part, const ForwardOptions &forward) {
     DeviceCosts gpu;
@@ -214,10 +197,6 @@ Status TensorParallelBackend::collect(BatchOutput *output) {
 }
 
 Result<int64_t> TensorParallelBackend::adapter_bytes(const Adapter &adapter) const {
-    if (const char *what = missing(adapter, model_)) {
-        return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "cuda backend: an adapter changes %s: not with tensor_parallel", what);
-    }
     int64_t most = 0;
     for (const OfRank &of : ranks_) {
         ASSIGN_OR_RETURN(const int64_t bytes,
