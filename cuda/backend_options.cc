@@ -225,6 +225,14 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
             forward.kv_e4m3 = kept == DType::e4m3;
         } else if (key == tensor_parallel_key) {
             RETURN_IF_ERROR(read_tensor_parallel(value).status());
+        } else if (key == "owned_rows") {
+            const char *end = value.data() + value.size();
+            const auto [stop, failure] = std::from_chars(value.data(), end, forward.owned_rows);
+            if (failure != std::errc() || stop != end || forward.owned_rows < 1) {
+                return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                             "backend option owned_rows=%s: not a number of tokens, from 1 on",
+                             value.c_str());
+            }
         } else if (key == "attention") {
             attention = value;
         } else if (key == "tuning_cache") {
@@ -236,7 +244,8 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
                          "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
                          "overlap, graphs, attention, share_attention, fused_attention, quantize, "
                          "kv_type, fast_accumulation, gated_product, pictures, state_slots, "
-                         "state_type, tensor_parallel, peer_sums, profile and random_weights",
+                         "state_type, tensor_parallel, peer_sums, owned_rows, profile and "
+                         "random_weights",
                          key.c_str());
         }
     }

@@ -9,9 +9,9 @@
 
 namespace {
 
-int32_t create(const batchllm_cuda_layout &theirs, const batchllm::Model &model,
-               const batchllm::BackendOptions &options, std::unique_ptr<batchllm::Backend> *backend,
-               std::string *message) {
+// Runs what a caller that was built with the same core asks for. Returns an error's code, with its text in *message.
+template <typename Act>
+int32_t answer(const batchllm_cuda_layout &theirs, std::string *message, const Act &act) {
     const batchllm_cuda_layout ours = batchllm::cuda_layout();
     if (std::strcmp(theirs.interface_text, ours.interface_text) != 0 ||
         std::memcmp(&theirs.version, &ours.version,
@@ -19,29 +19,10 @@ int32_t create(const batchllm_cuda_layout &theirs, const batchllm::Model &model,
         *message = "the library is of another version";
         return BATCHLLM_ERROR_BACKEND_UNAVAILABLE;
     }
-    const auto take = [&](auto made) {
-        if (made.ok()) {
-            *backend = std::move(made).value();
-        } else {
-            *message = made.status().message();
-        }
-        return made.status().code();
-    };
-    const auto ranks = batchllm::tensor_parallel_of(options);
-    if (ranks.ok() && *ranks > 1) {
-        return take(batchllm::cuda::TensorParallelBackend::create(model, options, *ranks));
-    }
-    return take(batchllm::cuda::CudaBackend::create(model, options));
-}
-
-} // namespace
-
-__attribute__((visibility("default"))) int32_t
-batchllm_cuda_backend_create_v1(const batchllm_cuda_layout *layout, const batchllm::Model *model,
-                                const batchllm::BackendOptions *options,
-                                std::unique_ptr<batchllm::Backend> *backend, std::string *message) {
     try {
-        return create(*layout, *model, *options, backend, message);
+        const batchllm::Status status = act();
+        *message = status.message();
+        return status.code();
     } catch (const std::bad_alloc &) {
         return BATCHLLM_ERROR_OUT_OF_MEMORY;
     } catch (const std::exception &fault) {
@@ -50,4 +31,35 @@ batchllm_cuda_backend_create_v1(const batchllm_cuda_layout *layout, const batchl
     } catch (...) {
         return BATCHLLM_ERROR_INTERNAL;
     }
+}
+
+template <typename Made, typename To> batchllm::Status take(Made made, To *to) {
+    if (made.ok()) *to = std::move(made).value();
+    return made.status();
+}
+
+} // namespace
+
+__attribute__((visibility("default"))) int32_t
+batchllm_cuda_backend_create_v1(const batchllm_cuda_layout *layout, const batchllm::Model *model,
+                                const batchllm::BackendOptions *options,
+                                std::unique_ptr<batchllm::Backend> *backend, std::string *message) {
+    using namespace batchllm::cuda;
+    return answer(*layout, message, [&] {
+        const auto ranks = batchllm::tensor_parallel_of(*options);
+        if (ranks.ok() && *ranks > 1) {
+            return take(TensorParallelBackend::create(*model, *options, *ranks), backend);
+        }
+        return take(CudaBackend::create(*model, *options), backend);
+    });
+}
+
+__attribute__((visibility("default"))) int32_t
+batchllm_cuda_choose_ranks_v1(const batchllm_cuda_layout *layout, const batchllm::Model *model,
+                              const batchllm::BackendOptions *options,
+                              const std::vector<int32_t> *devices, batchllm::RankChoice *choice,
+                              std::string *message) {
+    return answer(*layout, message, [&] {
+        return take(batchllm::cuda::choose_ranks_here(*model, *options, *devices), choice);
+    });
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backend/gpu/step_buffers.h"
+#include "backend/sim/device_memory.h"
 #include "backend_options.h"
 #include "model/parts.h"
 #include "step/supported.h"
@@ -16,21 +17,22 @@
 namespace batchllm::cuda {
 namespace {
 
-// Of what an adapter of the whole model changes, what ranks do not compute; null: nothing.
-const char *missing(const Adapter &adapter, const Model &model) {
-    if (adapter.embedding.a || adapter.of(model.embedding) != nullptr) return "the embedding";
-    if (adapter.of(model.head.values) != nullptr) return "the head";
-    for (const Layer &layer : model.layers) {
-        const Experts *experts = layer.experts();
-        if (experts == nullptr) continue;
-        if (adapter.of(experts->router.weight.values) != nullptr) return "a router";
-        for (const FeedForward &expert : experts->each) {
-            for (const Weight *w : {&expert.gate, &expert.up, &expert.down}) {
-                if (adapter.of(w->values) != nullptr) return "experts";
-            }
+// What the weights will take. Which matrices can be in e4m3 is not known before they are loaded: all that may be.
+int64_t weight_bytes_of(const Model &part, const ForwardOptions &forward) {
+    DeviceCosts gpu;
+    gpu.gpu = true;
+    const int64_t wide = dtype_bytes(forward.element);
+    int64_t bytes = weight_bytes(gpu, part, forward.element).all;
+    if (wide == 4 || forward.quantize == Quantize::none) return bytes;
+    for_each_tensor(part, [&](const Tensor &tensor) {
+        const bool of_layer = tensor.name != part.head.values.name &&
+                              tensor.name != part.embedding.name && tensor.columns > 1;
+        const bool wide_one = forward.quantize == Quantize::fp8 && part.quantization == nullptr;
+        if (tensor.dtype == DType::e4m3 || (wide_one && of_layer)) {
+            bytes -= (wide - 1) * tensor.rows * tensor.columns;
         }
-    }
-    return nullptr;
+    });
+    return bytes;
 }
 
 // An adapter for each rank.
@@ -39,6 +41,30 @@ struct PackedForRanks final : PackedAdapter {
 };
 
 } // namespace
+
+Result<RankChoice> choose_ranks_here(const Model &model, const BackendOptions &options,
+                                     const std::vector<int32_t> &devices) {
+    ASSIGN_OR_RETURN(const cudaDeviceProp properties,
+                     open_device(devices.empty() ? 0 : devices.front()));
+    int count = static_cast<int>(devices.size());
+    if (devices.empty()) {
+        RETURN_IF_CUDA(cudaGetDeviceCount(&count));
+        for (int even = 1; even <= count; even *= 2) { // so many of them
+            if (2 * even > count) count = even;
+        }
+    }
+    size_t available = 0, total = 0;
+    RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
+    ASSIGN_OR_RETURN(const CudaOptions whole, read_options(model, options, properties));
+    const auto left = [&](const Model &part) -> Result<int64_t> {
+        ASSIGN_OR_RETURN(const CudaOptions read, read_options(part, options, properties));
+        const StepBuffers buffers =
+            step_buffers(part, step_form(part, read.forward), read.forward.step_tokens);
+        return static_cast<int64_t>(available) - weight_bytes_of(part, read.forward) -
+               buffers.total();
+    };
+    return choose_ranks(model, count, whole.forward.kv_type(), left);
+}
 
 Result<std::unique_ptr<TensorParallelBackend>>
 TensorParallelBackend::create(const Model &model, const BackendOptions &options, int32_t ranks) {
@@ -171,10 +197,6 @@ Status TensorParallelBackend::collect(BatchOutput *output) {
 }
 
 Result<int64_t> TensorParallelBackend::adapter_bytes(const Adapter &adapter) const {
-    if (const char *what = missing(adapter, model_)) {
-        return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "cuda backend: an adapter changes %s: not with tensor_parallel", what);
-    }
     int64_t most = 0;
     for (const OfRank &of : ranks_) {
         ASSIGN_OR_RETURN(const int64_t bytes,

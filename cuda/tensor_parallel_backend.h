@@ -7,10 +7,15 @@
 #include <memory>
 #include <vector>
 
+#include "backend/gpu/rank_choice.h"
 #include "cuda_backend.h"
 #include "ranks/rank_group.h"
 
 namespace batchllm::cuda {
+
+// For tensor_parallel=auto, by the memory that is free on the first of the devices; none: of all that there are.
+Result<RankChoice> choose_ranks_here(const Model &model, const BackendOptions &options,
+                                     const std::vector<int32_t> &devices);
 
 class TensorParallelBackend final : public Backend {
   public:

@@ -101,6 +101,48 @@ __device__ __forceinline__ void load_sum(const PeerSum &peers, int64_t at, float
     }
 }
 
+template <typename T, int Vectors>
+__device__ __forceinline__ void store_row(T *row, const float (&x)[Vectors][8], int hidden) {
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+        if (vector_begin(v) < hidden) store8(row + vector_begin(v), x[v]);
+    }
+}
+
+// The block's row of what is passed on, to other ranks. In e4m3 each thread reads again what it has written.
+template <typename R, typename T, int Vectors> __device__ __forceinline__ void
+copy_row(const AddNormArguments &a, T *out, const float (&x)[Vectors][8]) {
+    for (int c = 0; c < a.copies.count; ++c) {
+        const int64_t to = a.copies.away[c];
+        if constexpr (!quantized<T>) {
+            store_row(away(out, to), x, a.hidden);
+            continue;
+        } else {
+            Whole whole = a.whole;
+            if (whole.data != nullptr) whole.data = away(static_cast<char *>(whole.data), to);
+            const RowScales &s = a.scales;
+            if (s.group_stride == 0 && threadIdx.x == 0) {
+                float *scale = s.data + blockIdx.x;
+                *away(scale, to) = *scale;
+            }
+#pragma unroll
+            for (int v = 0; v < Vectors; ++v) {
+                const int i = vector_begin(v);
+                if (i >= a.hidden) break;
+                auto *eight = reinterpret_cast<uint2 *>(out + i);
+                *away(eight, to) = *eight;
+                if (whole.data != nullptr) {
+                    store8_whole<R>(whole, int64_t{blockIdx.x} * a.hidden + i, x[v]);
+                }
+                if (s.group_stride == 0 || i % kScaleGroup != 0) continue;
+                float *scale =
+                    s.data + i / kScaleGroup * s.group_stride + blockIdx.x * s.row_stride;
+                *away(scale, to) = *scale;
+            }
+        }
+    }
+}
+
 template <typename R, typename T, int Vectors, bool Peers> __global__ void
 __launch_bounds__(Vectors < kNormVectors ? 512 : 1024, Vectors < kNormVectors ? 2 : 1)
     add_norm(const __grid_constant__ AddNormArguments a) {
@@ -115,7 +157,7 @@ __launch_bounds__(Vectors < kNormVectors ? 512 : 1024, Vectors < kNormVectors ? 
     if constexpr (Peers) {
         const int rank = static_cast<int>(threadIdx.x);
         if (rank < a.peers.ranks) {
-            wait_for_rank(a.peers.counts, a.peers.own_count, a.peers.ended, rank);
+            wait_for_rank(a.peers.counts, *a.peers.own_count, a.peers.ended, rank);
         }
         __syncthreads();
     }
@@ -138,6 +180,11 @@ __launch_bounds__(Vectors < kNormVectors ? 512 : 1024, Vectors < kNormVectors ? 
         }
     }
     if (adds) add_to_residual(a, was, x, residual, sums);
+    if constexpr (Peers) {
+        for (int c = 0; a.copies.residual && c < a.copies.count; ++c) {
+            store_row(away(residual, a.copies.away[c]), x, a.hidden);
+        }
+    }
     if (a.out == nullptr) return;
     normalise(x, a.next, a.hidden, sums);
     T *out = static_cast<T *>(a.out) + begin;
@@ -155,6 +202,7 @@ __launch_bounds__(Vectors < kNormVectors ? 512 : 1024, Vectors < kNormVectors ? 
         __shared__ unsigned maxima[32];
         store_row_e4m3(x, a.hidden, out, a.scales, blockIdx.x, maxima);
     }
+    if constexpr (Peers) copy_row<R>(a, out, x);
 }
 
 template <typename T> cudaError_t launch_rms_norm_to(const NormArguments &a, cudaStream_t stream) {

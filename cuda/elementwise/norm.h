@@ -74,7 +74,8 @@ struct AddNormArguments {
     RowScales scales = {};       // of e4m3
     Whole whole = {};
     bool fresh = false;
-    PeerSum peers = {}; // instead of delta: what all ranks have made, waited for and added up
+    PeerSum peers = {};     // instead of delta: what all ranks have made, waited for and added up
+    PeerCopies copies = {}; // with peers: of all that is written, residual only if it says so
 };
 cudaError_t launch_add_norm(const AddNormArguments &arguments, cudaStream_t stream);
 

@@ -113,12 +113,11 @@ __device__ __forceinline__ void add_to_residual(const AddNormArguments &a,
     for (int v = 0; v < Vectors; ++v) {
         const int i = vector_begin(v);
         if (i >= a.hidden) break;
-        float sum[8];
-        was.get(v, sum);
+        float sum[8] = {};
+        if (!a.fresh) was.get(v, sum);
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-            const float before = a.fresh ? 0.0f : sum[k];
-            x[v][k] = to_float(from_float<R>(keep * (before + a.scale * x[v][k])));
+            x[v][k] = to_float(from_float<R>(keep * (sum[k] + a.scale * x[v][k])));
         }
         store8(residual + i, x[v]);
     }

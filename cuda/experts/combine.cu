@@ -16,7 +16,8 @@ __launch_bounds__(Vectors < kNormVectors ? 512 : 1024, Vectors < kNormVectors ? 
     const float gate =
         a.shared_gate != nullptr ? 1.0f / (1.0f + expf(-a.shared_gate[row * a.gate_stride])) : 1.0f;
     R *residual = static_cast<R *>(a.add.residual) + begin;
-    const StoredRow<R, Vectors, false> was(residual, a.add.hidden);
+    // What is fresh may be another rank's memory, which is not read.
+    const StoredRow<R, Vectors, false> was(residual, a.add.fresh ? 0 : a.add.hidden);
     float x[Vectors][8] = {};
 #pragma unroll
     for (int v = 0; v < Vectors; ++v) {

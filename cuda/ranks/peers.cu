@@ -3,7 +3,7 @@
 namespace batchllm::cuda {
 namespace {
 
-__global__ void signal(const __grid_constant__ PeerSignals s) {
+__global__ void signal(const __grid_constant__ PeerSignals s, bool waits) {
     const uint32_t count = *s.own_count + 1;
     __syncwarp();
     const int rank = static_cast<int>(threadIdx.x);
@@ -11,22 +11,18 @@ __global__ void signal(const __grid_constant__ PeerSignals s) {
     if (rank == s.own) *s.own_count = count;
     __threadfence_system();
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(s.to[rank]), "r"(count) : "memory");
-}
-
-__global__ void wait(const __grid_constant__ PeerSignals s) {
-    const int rank = static_cast<int>(threadIdx.x);
-    if (rank < s.ranks) wait_for_rank(s.counts, s.own_count, s.ended, rank);
+    if (waits) wait_for_rank(s.counts, count, s.ended, rank);
 }
 
 } // namespace
 
 cudaError_t launch_signal(const PeerSignals &signals, cudaStream_t stream) {
-    signal<<<1, 32, 0, stream>>>(signals);
+    signal<<<1, 32, 0, stream>>>(signals, false);
     return cudaGetLastError();
 }
 
-cudaError_t launch_wait(const PeerSignals &signals, cudaStream_t stream) {
-    wait<<<1, 32, 0, stream>>>(signals);
+cudaError_t launch_meeting(const PeerSignals &signals, cudaStream_t stream) {
+    signal<<<1, 32, 0, stream>>>(signals, true);
     return cudaGetLastError();
 }
 

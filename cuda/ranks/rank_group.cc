@@ -1,5 +1,6 @@
 #include "ranks/rank_group.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 
@@ -102,7 +103,8 @@ Status RankGroup::allocate(int32_t rank, int64_t bytes, Shared *shared) const {
     return check_cuda(cudaStreamSynchronize(stream), "buffers for other ranks");
 }
 
-Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes) {
+Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes, int64_t more,
+                                             bool owns_rows) {
     if (ranks() > kMostPeers) return PeerBuffers();
     for (const int from : devices_) {
         for (const int to : devices_) {
@@ -113,15 +115,26 @@ Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes) {
     }
     constexpr int64_t align = 256;
     const int64_t each = (bytes + align - 1) / align * align;
-    RETURN_IF_ERROR(allocate(rank, 2 * each + align, &shared_[static_cast<size_t>(rank)]));
+    const int64_t rest = (more + align - 1) / align * align;
+    Shared &own = shared_[static_cast<size_t>(rank)];
+    own.owns_rows = owns_rows;
+    RETURN_IF_ERROR(allocate(rank, 2 * each + rest + align, &own));
     RETURN_IF_ERROR(meet());
     PeerBuffers all;
+    all.more = own.data + 2 * each;
+    all.owns_rows = std::all_of(shared_.begin(), shared_.end(),
+                                [](const Shared &shared) { return shared.owns_rows; });
+    for (size_t r = 0; r < shared_.size(); ++r) {
+        if (&shared_[r] == &own) continue;
+        all.copies.away[static_cast<size_t>(all.copies.count++)] =
+            reinterpret_cast<intptr_t>(shared_[r].data) - reinterpret_cast<intptr_t>(own.data);
+    }
     PeerSignals &signals = all.signals;
     signals.ranks = ranks();
     signals.own = rank;
     signals.ended = ended_.as<uint32_t>();
     const auto counts_of = [&](const Shared &shared) {
-        return reinterpret_cast<uint32_t *>(shared.data + 2 * each);
+        return reinterpret_cast<uint32_t *>(shared.data + 2 * each + rest);
     };
     for (size_t r = 0; r < shared_.size(); ++r) {
         signals.to[r] = counts_of(shared_[r]) + rank;
@@ -129,7 +142,6 @@ Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes) {
             all.sums[static_cast<size_t>(i)].parts[r] = shared_[r].data + i * each;
         }
     }
-    const Shared &own = shared_[static_cast<size_t>(rank)];
     signals.counts = counts_of(own);
     signals.own_count = signals.counts + kMostPeers;
     for (size_t i = 0; i < 2; ++i) {

@@ -52,15 +52,17 @@ class RankGroup final : public Meeting {
     Status swap(int32_t rank, std::span<const Bytes> to, std::span<const Bytes> from,
                 cudaStream_t stream);
 
-    // Two buffers of so many bytes for each rank, which the others can read. Empty where devices cannot read each
-    // other's memory. All ranks ask for as many, once.
-    Result<PeerBuffers> share_buffers(int32_t rank, int64_t bytes);
+    // Two buffers of so many bytes for each rank, which the others can read and write, and `more` bytes. Empty where
+    // devices cannot. All ranks ask for as many, once. owns_rows: whether this one can own rows.
+    Result<PeerBuffers> share_buffers(int32_t rank, int64_t bytes, int64_t more = 0,
+                                      bool owns_rows = false);
 
   private:
     // What the others read of a rank: its buffers, its counts of signals, its own count.
     struct Shared {
         cudaMemPool_t pool = nullptr;
         std::byte *data = nullptr;
+        bool owns_rows = false;
     };
     Status allocate(int32_t rank, int64_t bytes, Shared *shared) const;
 

@@ -4,12 +4,37 @@
 
 namespace batchllm::cuda {
 
-Status Activations::allocate(const StepBuffers &of) {
+namespace {
+
+constexpr std::pair<Activations::Room Activations::*, StepBuffer> kRooms[] = {
+    {&Activations::residual, StepBuffer::residual},
+    {&Activations::normed, StepBuffer::normed},
+    {&Activations::normed_whole, StepBuffer::normed_whole},
+    {&Activations::normed_scales, StepBuffer::normed_scales}};
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+} // namespace
+
+int64_t Activations::shared_bytes(const StepBuffers &of) {
+    int64_t bytes = 0;
+    for (const auto &[room, buffer] : kRooms) bytes += aligned(of[buffer]);
+    return bytes;
+}
+
+Status Activations::allocate(const StepBuffers &of, std::byte *shared) {
     const char *what = "activations", *scales = "scales";
-    ASSIGN_OR_RETURN(residual, zeroed_memory(of[StepBuffer::residual], "the residual stream"));
+    for (const auto &[room, buffer] : kRooms) {
+        Room &one = this->*room;
+        if (shared != nullptr) {
+            one.at = of[buffer] > 0 ? shared : nullptr;
+            shared += aligned(of[buffer]);
+        } else {
+            ASSIGN_OR_RETURN(one.own, zeroed_memory(of[buffer], what));
+            one.at = one.own.data();
+        }
+    }
     ASSIGN_OR_RETURN(last, zeroed_memory(of[StepBuffer::last], "the residual stream"));
-    ASSIGN_OR_RETURN(normed, zeroed_memory(of[StepBuffer::normed], what));
-    ASSIGN_OR_RETURN(normed_whole, zeroed_memory(of[StepBuffer::normed_whole], what));
     ASSIGN_OR_RETURN(qkv, zeroed_memory(of[StepBuffer::first], what));
     ASSIGN_OR_RETURN(attended, zeroed_memory(of[StepBuffer::attended], what));
     for (const auto &[memory, buffer] :
@@ -23,7 +48,6 @@ Status Activations::allocate(const StepBuffers &of) {
     ASSIGN_OR_RETURN(gate_up, zeroed_memory(of[StepBuffer::gate_up], what));
     ASSIGN_OR_RETURN(activated, zeroed_memory(of[StepBuffer::activated], what));
     ASSIGN_OR_RETURN(layer_inputs, zeroed_memory(of[StepBuffer::layer_inputs], "layer inputs"));
-    ASSIGN_OR_RETURN(normed_scales, zeroed_memory(of[StepBuffer::normed_scales], scales));
     ASSIGN_OR_RETURN(attended_scales, zeroed_memory(of[StepBuffer::attended_scales], scales));
     ASSIGN_OR_RETURN(activated_scales, zeroed_memory(of[StepBuffer::activated_scales], scales));
     ASSIGN_OR_RETURN(taken, zeroed_memory(of[StepBuffer::taken], what));

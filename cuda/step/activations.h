@@ -9,12 +9,21 @@
 namespace batchllm::cuda {
 
 struct Activations {
-    DeviceMemory residual;     // [rows, hidden] of the residual's type
-    DeviceMemory last;         // [rows, hidden] the same, of the wanted tokens
-    DeviceMemory normed;       // [rows, hidden] elements
-    DeviceMemory normed_whole; // the same for routers, where normed is in e4m3 for their experts
-    DeviceMemory qkv;          // [rows, qkv.rows], then attended rows in e4m3
-    DeviceMemory attended;     // [rows, o.columns]
+    // Memory of its own, or where other ranks can write.
+    struct Room {
+        DeviceMemory own;
+        std::byte *at = nullptr;
+
+        std::byte *data() const { return at; }
+        template <typename T> T *as() const { return reinterpret_cast<T *>(at); }
+    };
+    Room residual;     // [rows, hidden] of the residual's type
+    Room normed;       // [rows, hidden] elements
+    Room normed_whole; // the same for routers, where normed is in e4m3 for their experts
+    Room normed_scales;
+    DeviceMemory last;     // [rows, hidden] of the residual's type, of the wanted tokens
+    DeviceMemory qkv;      // [rows, qkv.rows], then attended rows in e4m3
+    DeviceMemory attended; // [rows, o.columns]
     DeviceMemory latent_normed, latent_of_down, latent_queries, latent_made; // as StepBuffer's
     DeviceMemory
         delta; // [rows, hidden] of the residual's type, where norms stand after a sublayer;
@@ -22,8 +31,8 @@ struct Activations {
     DeviceMemory gate_up;   // [rows, 2 width], or without a gate [rows, width]
     DeviceMemory activated; // [rows, width]
     // Scales of what is in e4m3 of these: [rows], or [width / kScaleBlock, rows], or for experts
-    // [rows, width / kScaleBlock].
-    DeviceMemory normed_scales, attended_scales, activated_scales;
+    // [rows, width / kScaleBlock]. So are normed_scales.
+    DeviceMemory attended_scales, activated_scales;
     DeviceMemory expanded; // of a matrix in four bits, elements
     DeviceMemory
         taken; // [rows, columns of a matrix in four bits] elements, in the order of its columns
@@ -35,7 +44,9 @@ struct Activations {
 
     std::byte *second_delta() const { return delta.data() + delta.bytes() / 2; }
 
-    Status allocate(const StepBuffers &of);
+    // shared: null, or shared_bytes() where other ranks can write.
+    Status allocate(const StepBuffers &of, std::byte *shared);
+    static int64_t shared_bytes(const StepBuffers &of);
     // Room for so many samples. True: they have moved, and the stream was waited for.
     Result<bool> reserve_samples(int64_t rows, cudaStream_t stream);
 };

@@ -230,23 +230,30 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
 }
 
 Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const Input &x,
-                        const AddNormArguments &end, const AdaptedExperts *adapted,
+                        std::span<const AddNormArguments> ends, const AdaptedExperts *adapted,
                         Profile *profile, cudaStream_t stream) {
     const Experts &experts = *layer.experts();
     const SharedExperts *both = layer.shared();
-    const RoutingArguments routed = routing(experts, weights, end.count);
+    int32_t count = 0;
+    for (const AddNormArguments &end : ends) count += end.count;
+    const RoutingArguments routed = routing(experts, weights, count);
     RETURN_IF_CUDA(launch_routing(routed, stream));
     RETURN_IF_ERROR(profile->mark(Part::routing, stream));
-    RETURN_IF_ERROR(products(experts, weights, x, end.count, adapted, profile, stream));
-    CombineArguments sum{end,
-                         made_.data(),
-                         routed.turn_of,
-                         routed.weights,
-                         both != nullptr && both->gate ? logits() + routed.experts : nullptr,
-                         routed.stride,
-                         routed.chosen};
-    if (both == nullptr) sum.add.delta = nullptr;
-    RETURN_IF_CUDA(launch_combine(sum, stream));
+    RETURN_IF_ERROR(products(experts, weights, x, count, adapted, profile, stream));
+    const bool gated = both != nullptr && both->gate;
+    int64_t begin = 0;
+    for (const AddNormArguments &end : ends) {
+        CombineArguments sum{end,
+                             made_.data(),
+                             routed.turn_of + begin * routed.chosen,
+                             routed.weights + begin * routed.chosen,
+                             gated ? logits() + routed.experts + begin * routed.stride : nullptr,
+                             routed.stride,
+                             routed.chosen};
+        if (both == nullptr) sum.add.delta = nullptr;
+        RETURN_IF_CUDA(launch_combine(sum, stream));
+        begin += end.count;
+    }
     return profile->mark(Part::combine, stream);
 }
 

@@ -2,6 +2,8 @@
 // and the weighted sum of each token's. What is launched depends on the number of tokens alone.
 #pragma once
 
+#include <span>
+
 #include "backend/gpu/step_buffers.h"
 #include "device/profile.h"
 #include "experts/combine.h"
@@ -41,11 +43,11 @@ class StepExperts {
     Status make_room_for_adapters(int64_t rows);
 
     // After logits() was filled. x: [rows, hidden] elements, or e4m3 with scales (Scaling::turns) where the weights
-    // are. end: what becomes of the result; its delta: the shared expert's, where the layer has one, or null. adapted: null: no step has
-    // adapters.
+    // are. ends: what becomes of the result, each of as many rows as it says, in order; its delta: the shared expert's of
+    // these rows, where the layer has one, or null. adapted: null: no step has adapters.
     Status run(const Layer &layer, const DeviceExperts &weights, const Input &x,
-               const AddNormArguments &end, const AdaptedExperts *adapted, Profile *profile,
-               cudaStream_t stream);
+               std::span<const AddNormArguments> ends, const AdaptedExperts *adapted,
+               Profile *profile, cudaStream_t stream);
 
     // [experts] of the layer that ran last, after all that was enqueued.
     Result<std::vector<int64_t>> turns_of_each() const;

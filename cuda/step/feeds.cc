@@ -1,6 +1,8 @@
 #include "step/feeds.h"
 
+#include <span>
 #include <variant>
+#include <vector>
 
 #include "backend/gpu/gated_product.h"
 #include "base/visit.h"
@@ -88,7 +90,7 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
         RETURN_IF_CUDA(launch_activation(activation, stream));
     } else {
         const RowScales scales =
-            residual_.scales_of(buffers.activated_scales, w.down.scaling, rows);
+            residual_.scales_of(buffers.activated_scales.as<float>(), w.down.scaling, rows);
         RETURN_IF_CUDA(launch_activation_e4m3(activation, scales, stream));
     }
     return parts_.profile.mark(Part::activation, stream);
@@ -173,7 +175,7 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
     Profile *profile = &parts_.profile;
     const AdaptedExperts adapted{parts_.adapters, parts_.input, index, rows.wanted != nullptr,
                                  w.experts.in_e4m3() ? x : of_experts};
-    const auto run = [&](const AddNormArguments &to) {
+    const auto run = [&](std::span<const AddNormArguments> to) {
         return parts_.experts.run(described, w.experts, of_experts, to, &adapted, profile, stream);
     };
     void *delta = parts_.activations.delta.data();
@@ -189,29 +191,36 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
                          end.count,
                          parts_.model.hidden};
     if (!ranks && !summed_apart) {
-        RETURN_IF_ERROR(run(end));
+        RETURN_IF_ERROR(run({&end, 1}));
         return normed_apart ? residual_.norm(*next, next_scaling, rows, stream) : Status();
     }
     if (!ranks) {
-        RETURN_IF_ERROR(run(sum));
+        RETURN_IF_ERROR(run({&sum, 1}));
     } else {
         AddNormArguments own = sum;
-        own.residual = summed_apart ? parts_.activations.second_delta() : residual_.part_room(rows);
-        own.delta = summed_apart ? nullptr : delta;
         own.after = {};
         own.fresh = true;
-        RETURN_IF_ERROR(run(own));
-        if (summed_apart) {
-            RETURN_IF_ERROR(residual_.sum(own.residual, rows, stream));
-            sum.delta = own.residual;
-            RETURN_IF_CUDA(launch_add_norm(sum, stream));
-        } else {
-            RETURN_IF_ERROR(residual_.add_up(nullptr, rows, &end, stream));
+        if (!summed_apart) {
+            std::vector<AddNormArguments> owners;
+            for (const ResidualStream::Room &room : residual_.part_rooms(rows)) {
+                own.residual = room.data;
+                own.count = static_cast<int32_t>(room.count);
+                own.delta = static_cast<std::byte *>(delta) +
+                            room.begin * parts_.model.hidden * dtype_bytes(type);
+                owners.push_back(own);
+            }
+            RETURN_IF_ERROR(run(owners));
+            return residual_.add_up(nullptr, rows, end, stream);
         }
+        own.residual = parts_.activations.second_delta();
+        own.delta = nullptr;
+        RETURN_IF_ERROR(run({&own, 1}));
+        RETURN_IF_ERROR(residual_.sum(own.residual, rows, stream));
+        sum.delta = own.residual;
+        RETURN_IF_CUDA(launch_add_norm(sum, stream));
     }
-    const bool waits = end.peers.ranks > 0;
     RETURN_IF_CUDA(launch_add_norm(end, stream));
-    return profile->mark(waits ? Part::exchange : Part::norm, stream);
+    return profile->mark(Part::norm, stream);
 }
 
 Status Feeds::dense(size_t index, const FeedForward &f, const StepRows &rows, cudaStream_t stream) {

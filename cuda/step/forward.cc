@@ -291,6 +291,7 @@ Status Forward::adapt_embedding(const StepRows &rows, cudaStream_t stream) {
 Status Forward::layer(size_t index, cudaStream_t stream) {
     const bool last = index + 1 == parts_.model.layers.size();
     const bool mixes = parts_.model.layers[index].mixes();
+    residual_.enter(index);
     RETURN_IF_ERROR(mixers_.begin(index, stream));
     if (last && parts_.staged.wanted == 0) return {};
     RETURN_IF_ERROR(mixers_.mix(index, stream));

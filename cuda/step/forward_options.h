@@ -40,6 +40,7 @@ struct ForwardOptions {
     DeviceRank rank = {};             // of a part of a model
     std::vector<HeadPart> head_parts; // [ranks]
     bool peer_sums = true;            // where devices can read each other's memory (ranks/peers.h)
+    int64_t owned_rows = 1024;        // from so many tokens in a step on, each rank owns some rows
     bool reproducible = false;        // a token's results are the same bits in any step
     Quantize quantize = Quantize::stored;
     bool fast_accumulation = false; // of products in e4m3

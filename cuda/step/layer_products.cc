@@ -136,10 +136,11 @@ Status run_products(StepParts *parts, Products *products, const ResidualStream &
         const ResidualStream::Ending ending{w.down, nullptr, nullptr,       {},
                                             1,      nullptr, Scaling::none, Part::combine};
         const StepRows rows{buffers.residual.data(), last ? wanted : tokens, nullptr};
+        const AddNormArguments end = residual.addition(ending, rows);
         RETURN_IF_ERROR(
             parts->experts.run(parts->model.layers[i], w.experts,
                                Input(buffers.normed.data(), buffers.normed_scales.as<float>()),
-                               residual.addition(ending, rows), nullptr, &parts->profile, stream));
+                               {&end, 1}, nullptr, &parts->profile, stream));
     }
     if (parts->weights.head.rows == 0) return {};
     const int64_t chunk = buffers.logits_rows;

@@ -313,7 +313,7 @@ Result<Input> Mixers::result(const Matrix &w, const StepRows &rows, cudaStream_t
             parts_.element(),
             buffers.attended.data(),
             buffers.qkv.data(),
-            residual_.scales_of(buffers.attended_scales, w.scaling, rows.count),
+            residual_.scales_of(buffers.attended_scales.as<float>(), w.scaling, rows.count),
             count,
             static_cast<int32_t>(w.columns),
             rows.wanted};

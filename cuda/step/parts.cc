@@ -62,12 +62,13 @@ StepParts::StepParts(const Model &described, const ForwardOptions &chosen)
 Status StepParts::allocate(const StepForm &form) {
     RETURN_IF_ERROR(check_widths(model, weights));
     const StepBuffers buffers = step_buffers(model, form, rows);
-    RETURN_IF_ERROR(activations.allocate(buffers));
     const DeviceRank &rank = options.rank;
     if (rank && options.peer_sums) {
-        ASSIGN_OR_RETURN(peers,
-                         rank.group->share_buffers(rank.number, buffers[StepBuffer::residual]));
+        ASSIGN_OR_RETURN(
+            peers, rank.group->share_buffers(rank.number, buffers[StepBuffer::shared] / 2,
+                                             Activations::shared_bytes(buffers), can_own_rows()));
     }
+    RETURN_IF_ERROR(activations.allocate(buffers, peers ? peers.more : nullptr));
     RETURN_IF_ERROR(ropes.allocate(model, rows));
     // Random weights are of such a size that keys and values need no scale.
     if (options.kv_e4m3 && !options.random_weights) {
@@ -82,6 +83,22 @@ Status StepParts::allocate(const StepForm &form) {
     RETURN_IF_ERROR(attention.allocate(rows, buffers, &input));
     RETURN_IF_ERROR(states.allocate(buffers, &input));
     return experts.allocate(buffers);
+}
+
+bool StepParts::can_own_rows() const {
+    const auto sliced = [](const Matrix &w) {
+        return w.scaling == Scaling::none || w.scaling == Scaling::rows;
+    };
+    if (model.layer_inputs || !weights.final_norm) return false;
+    for (const DeviceLayer &w : weights.layers) {
+        const DeviceExperts &routed = w.experts;
+        if (w.mixes() && (!w.before_attention || w.o_bias != nullptr || !sliced(w.o))) return false;
+        if (routed && (routed.before || routed.after)) return false;
+        const bool dense = !routed && w.down.rows > 0;
+        if ((routed || dense) && !w.before_feed_forward) return false;
+        if (dense && (w.down_bias != nullptr || !sliced(w.down))) return false;
+    }
+    return true;
 }
 
 Status StepParts::stage(const TokenBatch &batch, std::span<const int32_t> wanted,

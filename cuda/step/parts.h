@@ -50,6 +50,9 @@ struct StepParts {
     const DeviceLayer &layer(size_t index) const { return weights.layers[index]; }
     DType element() const { return options.element; }
     const SampleResult *samples() const { return activations.samples.as<SampleResult>(); }
+    // Whether nothing but additions needs a row of the residual stream where another rank owns it (ranks/peers.h), and rows
+    // of what ends a sublayer can be made apart.
+    bool can_own_rows() const;
     StepRows all_rows() const { return {activations.residual.data(), staged.tokens, nullptr}; }
     // Those that go on after the last layer's mixer.
     StepRows wanted_rows() const {

@@ -1,5 +1,7 @@
 #include "step/residual.h"
 
+#include <algorithm>
+
 #include "elementwise/elementwise.h"
 #include "step/adapted_product.h"
 
@@ -16,11 +18,9 @@ ResidualStream::First ResidualStream::after(size_t index) const {
     return {parts_.weights.final_norm, Scaling::none};
 }
 
-RowScales ResidualStream::scales_of(const DeviceMemory &memory, Scaling scaling,
-                                    int64_t rows) const {
-    if (scaling == Scaling::turns)
-        return {memory.as<float>(), 1, scale_groups(parts_.model.hidden)};
-    return {memory.as<float>(), scaling == Scaling::blocks ? padded_rows(rows) : 0};
+RowScales ResidualStream::scales_of(float *data, Scaling scaling, int64_t rows) const {
+    if (scaling == Scaling::turns) return {data, 1, scale_groups(parts_.model.hidden)};
+    return {data, scaling == Scaling::blocks ? padded_rows(rows) : 0};
 }
 
 Input ResidualStream::normed(const DeviceNorm &norm, Scaling scaling, const StepRows &rows) const {
@@ -35,7 +35,7 @@ Status ResidualStream::norm(const DeviceNorm &norm, Scaling scaling, const StepR
     const Activations &a = parts_.activations;
     const auto count = static_cast<int32_t>(rows.count);
     const DType type = parts_.options.input_type(scaling);
-    const RowScales scales = scales_of(a.normed_scales, scaling, rows.count);
+    const RowScales scales = scales_of(a.normed_scales.as<float>(), scaling, rows.count);
     if (norm.is_plain_rms()) {
         const NormArguments arguments{type,
                                       parts_.options.residual,
@@ -80,14 +80,26 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
         RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
         return e.next != nullptr ? norm(*e.next, e.next_scaling, rows, stream) : Status();
     }
-    void *delta = sums ? part_room(rows) : parts_.activations.delta.data();
-    RETURN_IF_ERROR(run(e, {e.w, e.x, delta, type, false}, rows, stream));
+    if (!sums) {
+        RETURN_IF_ERROR(
+            run(e, {e.w, e.x, parts_.activations.delta.data(), type, false}, rows, stream));
+        RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
+        RETURN_IF_CUDA(launch_add_norm(addition(e, rows), stream));
+        return parts_.profile.mark(Part::norm, stream);
+    }
+    const DType input = e.w.scaling == Scaling::none ? parts_.options.element : DType::e4m3;
+    for (const Room &room : part_rooms(rows)) {
+        Input x = e.x;
+        x.data =
+            static_cast<const std::byte *>(x.data) + room.begin * e.w.columns * dtype_bytes(input);
+        if (x.scales != nullptr)
+            x.scales += room.begin; // all rows are in one room, or a row has one
+        StepRows some = rows;
+        some.count = room.count;
+        RETURN_IF_ERROR(run(e, {e.w, x, room.data, type, false}, some, stream));
+    }
     RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
-    AddNormArguments add = addition(e, rows);
-    if (sums) RETURN_IF_ERROR(add_up(e.bias, rows, &add, stream));
-    const bool waits = add.peers.ranks > 0;
-    RETURN_IF_CUDA(launch_add_norm(add, stream));
-    return parts_.profile.mark(waits ? Part::exchange : Part::norm, stream);
+    return add_up(e.bias, rows, addition(e, rows), stream);
 }
 
 Status ResidualStream::sum(void *made, const StepRows &rows, cudaStream_t stream) {
@@ -99,34 +111,93 @@ Status ResidualStream::sum(void *made, const StepRows &rows, cudaStream_t stream
 // More than two would each read more than by NCCL's rings, which are slow for short sums alone.
 bool ResidualStream::sums_by_peers(const StepRows &rows) const {
     constexpr int64_t most_bytes = int64_t{1} << 20;
-    const int64_t row_bytes = parts_.model.hidden * dtype_bytes(parts_.options.residual);
-    return parts_.peers &&
-           (parts_.peers.signals.ranks == 2 || rows.count * row_bytes <= most_bytes);
+    return parts_.peers && (by_owners(rows) || parts_.peers.signals.ranks == 2 ||
+                            rows.count * row_bytes() <= most_bytes);
 }
 
-void *ResidualStream::part_room(const StepRows &rows) const {
-    return sums_by_peers(rows) ? parts_.peers.own[turn_] : parts_.activations.delta.data();
+ResidualStream::Owned ResidualStream::owned(int64_t rows, int32_t rank) const {
+    const int64_t ranks = parts_.peers.signals.ranks;
+    const int64_t step = owned_row_step * ranks, each = (rows + step - 1) / step * owned_row_step;
+    const int64_t begin = std::min(rows, rank * each);
+    return {begin, std::min(rows - begin, each)};
 }
 
-Status ResidualStream::add_up(const float *bias, const StepRows &rows, AddNormArguments *addition,
+std::byte *ResidualStream::slot(int64_t rows, int32_t rank, int32_t by) const {
+    const void *of_rank = parts_.peers.sums[turn_].parts[static_cast<size_t>(rank)];
+    return static_cast<std::byte *>(const_cast<void *>(of_rank)) +
+           by * owned(rows, rank).count * row_bytes();
+}
+
+std::vector<ResidualStream::Room> ResidualStream::part_rooms(const StepRows &rows) const {
+    if (!by_owners(rows)) {
+        return {{0, rows.count,
+                 sums_by_peers(rows) ? parts_.peers.own[turn_] : parts_.activations.delta.data()}};
+    }
+    std::vector<Room> rooms;
+    for (int32_t r = 0; r < parts_.peers.signals.ranks; ++r) {
+        const Owned of = owned(rows.count, r);
+        if (of.count == 0) continue;
+        rooms.push_back({of.begin, of.count, slot(rows.count, r, parts_.peers.signals.own)});
+    }
+    return rooms;
+}
+
+// Of the rows that this rank owns alone, and to all ranks.
+void ResidualStream::make_own(const StepRows &rows, AddNormArguments *addition) const {
+    AddNormArguments &a = *addition;
+    const PeerBuffers &peers = parts_.peers;
+    const int32_t rank = peers.signals.own;
+    const Owned own = owned(rows.count, rank);
+    const auto skip = [&](void *data, DType type) -> void * {
+        return data == nullptr
+                   ? nullptr
+                   : static_cast<std::byte *>(data) + own.begin * a.hidden * dtype_bytes(type);
+    };
+    a.count = static_cast<int32_t>(own.count);
+    a.residual = skip(a.residual, a.stream_type);
+    a.out = skip(a.out, a.element);
+    a.whole.data = skip(a.whole.data, a.whole.type);
+    if (a.scales.data != nullptr) a.scales.data += own.begin * a.scales.row_stride;
+    for (int32_t r = 0; r < peers.signals.ranks; ++r) {
+        a.peers.parts[static_cast<size_t>(r)] = slot(rows.count, rank, r);
+    }
+    a.copies = peers.copies;
+    // Of the wanted rows each rank takes the residual stream in the last layer.
+    a.copies.residual = parts_.staged.gather && layer_ + 2 >= parts_.weights.layers.size();
+}
+
+Status ResidualStream::add_up(const float *bias, const StepRows &rows, AddNormArguments addition,
                               cudaStream_t stream) {
-    void *made = part_room(rows);
-    RETURN_IF_CUDA(launch_add_bias(parts_.options.residual, made, bias,
-                                   static_cast<int32_t>(rows.count), parts_.model.hidden, stream));
-    addition->delta = made;
-    addition->bias = nullptr;
-    if (!sums_by_peers(rows)) return sum(made, rows, stream);
-    RETURN_IF_CUDA(launch_signal(parts_.peers.signals, stream));
-    addition->peers = parts_.peers.sums[turn_];
-    turn_ ^= 1;
-    return {};
+    const bool owners = by_owners(rows), by_peers = sums_by_peers(rows);
+    addition.bias = nullptr;
+    if (!owners) {
+        void *made = part_rooms(rows).front().data;
+        RETURN_IF_CUDA(launch_add_bias(parts_.options.residual, made, bias,
+                                       static_cast<int32_t>(rows.count), parts_.model.hidden,
+                                       stream));
+        addition.delta = made;
+        if (!by_peers) RETURN_IF_ERROR(sum(made, rows, stream));
+    }
+    if (by_peers) {
+        RETURN_IF_CUDA(launch_signal(parts_.peers.signals, stream));
+        addition.peers = parts_.peers.sums[turn_];
+        if (owners) make_own(rows, &addition);
+        turn_ ^= 1;
+    }
+    if (addition.count > 0) RETURN_IF_CUDA(launch_add_norm(addition, stream));
+    if (owners && (addition.out != nullptr || addition.copies.residual)) {
+        RETURN_IF_CUDA(launch_meeting(parts_.peers.signals, stream));
+    }
+    return parts_.profile.mark(by_peers ? Part::exchange : Part::norm, stream);
 }
 
+// Steps of few rows wait for signals longer than for bytes. What adapters add to a product is added to all of its rows.
 Status ResidualStream::begin(cudaStream_t stream) {
+    owners_ = parts_.peers.owns_rows && parts_.staged.tokens >= parts_.options.owned_rows &&
+              parts_.adapters.form() == 0;
     if (!parts_.peers) return {};
     turn_ = 0;
-    RETURN_IF_CUDA(launch_signal(parts_.peers.signals, stream));
-    return check_cuda(launch_wait(parts_.peers.signals, stream), "waiting for ranks");
+    return check_cuda(launch_meeting(parts_.peers.signals, stream), "waiting for ranks");
 }
 
 Status ResidualStream::run(const Ending &e, const StepProduct &product, const StepRows &rows,
@@ -151,7 +222,7 @@ AddNormArguments ResidualStream::addition(const Ending &e, const StepRows &rows)
             static_cast<int32_t>(rows.count),
             parts_.model.hidden,
             e.keep,
-            scales_of(a.normed_scales, e.next_scaling, rows.count),
+            scales_of(a.normed_scales.as<float>(), e.next_scaling, rows.count),
             whole_of(e.next_scaling)};
 }
 

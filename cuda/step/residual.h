@@ -8,7 +8,9 @@
 // When a sublayer begins, the rows that it works on have been normed for it.
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "device/profile.h"
 #include "elementwise/norm.h"
@@ -58,16 +60,22 @@ class ResidualStream {
     AddNormArguments addition(const Ending &ending, const StepRows &rows) const;
     // What a rank has made of these rows becomes the sum of all.
     Status sum(void *made, const StepRows &rows, cudaStream_t stream);
-    // The same for what an addition adds, the rank's part, which was made in part_room(); with a bias that one of the ranks
-    // has.
-    void *part_room(const StepRows &rows) const;
-    Status add_up(const float *bias, const StepRows &rows, AddNormArguments *addition,
+    // Where a rank's part of such a sum is made that is to be added: all of it in one place, or of each owner's rows in that
+    // owner's memory, in the order of rows.
+    struct Room {
+        int64_t begin, count; // rows
+        void *data;
+    };
+    std::vector<Room> part_rooms(const StepRows &rows) const;
+    // That addition. bias: that one of the ranks has.
+    Status add_up(const float *bias, const StepRows &rows, AddNormArguments addition,
                   cudaStream_t stream);
-    // Before the first sum of a step.
+    // Before the first sum of a step, and before each layer.
     Status begin(cudaStream_t stream);
+    void enter(size_t layer) { layer_ = layer; }
 
     // For a launch that writes so many rows; turns: of hidden elements.
-    RowScales scales_of(const DeviceMemory &memory, Scaling scaling, int64_t rows) const;
+    RowScales scales_of(float *data, Scaling scaling, int64_t rows) const;
 
   private:
     Status run(const Ending &ending, const StepProduct &product, const StepRows &rows,
@@ -83,10 +91,22 @@ class ResidualStream {
     }
 
     bool sums_by_peers(const StepRows &rows) const;
+    // Of so many rows, a rank's.
+    struct Owned {
+        int64_t begin, count;
+    };
+    Owned owned(int64_t rows, int32_t rank) const;
+    // Where rank's buffer has what rank `by` makes of the rows that it owns.
+    std::byte *slot(int64_t rows, int32_t rank, int32_t by) const;
+    bool by_owners(const StepRows &rows) const { return owners_ && rows.wanted == nullptr; }
+    void make_own(const StepRows &rows, AddNormArguments *addition) const;
+    int64_t row_bytes() const { return parts_.model.hidden * dtype_bytes(parts_.options.residual); }
 
     StepParts &parts_;
     Products &products_;
-    size_t turn_ = 0; // of the peers' buffers
+    size_t turn_ = 0;     // of the peers' buffers
+    bool owners_ = false; // each rank owns some of the step's rows
+    size_t layer_ = 0;
 };
 
 } // namespace batchllm::cuda

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "backend/sim/sim_backend.h"
+#include "backend/tensor_parallel.h"
 #include "runtime/common_prefix_cost.h"
 #include "runtime/cuda_library.h"
 
@@ -21,11 +22,18 @@ Status need_model_dir(const EngineOptions &options) {
                  options.backend.c_str());
 }
 
-Result<LoadedModel> load_sim(const EngineOptions &options) {
+Result<LoadedModel> load_sim(const EngineOptions &asked) {
     LoadedModel loaded;
-    if (!options.model_dir.empty()) {
-        ASSIGN_OR_RETURN(Model model, describe_model(options.model_dir));
+    if (!asked.model_dir.empty()) {
+        ASSIGN_OR_RETURN(Model model, describe_model(asked.model_dir));
         loaded.model = std::make_unique<Model>(std::move(model));
+    }
+    EngineOptions options = asked;
+    if (asked.tensor_parallel == 0) {
+        ASSIGN_OR_RETURN(const RankChoice choice,
+                         choose_sim_ranks(loaded.model.get(), asked.backend_options,
+                                          asked.devices_to_choose_from()));
+        options = take_ranks(asked, choice, &loaded);
     }
     for (size_t i = 0; i < options.first_devices().size(); ++i) {
         const BackendOptions own = options.of_backend(i);
@@ -78,6 +86,14 @@ Result<Backends> make_cuda_backends(const Model &model, const EngineOptions &opt
     return backends;
 }
 
+Result<Backends> choose_and_make_cuda_backends(const EngineOptions &options, LoadedModel *loaded) {
+    if (options.tensor_parallel > 0) return make_cuda_backends(*loaded->model, options);
+    ASSIGN_OR_RETURN(const RankChoice choice,
+                     choose_cuda_ranks(*loaded->model, options.backend_options,
+                                       options.devices_to_choose_from()));
+    return make_cuda_backends(*loaded->model, take_ranks(options, choice, loaded));
+}
+
 Result<LoadedModel> load_weights(const EngineOptions &options) {
     LoadedModel loaded;
     ASSIGN_OR_RETURN(loaded.model, load_model(options.model_dir));
@@ -85,7 +101,7 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
                                                       : loaded.model->max_positions,
                        loaded.model.get());
     if (options.backend != "cpu") {
-        auto cuda = make_cuda_backends(*loaded.model, options);
+        auto cuda = choose_and_make_cuda_backends(options, &loaded);
         if (cuda.ok()) {
             loaded.backends = std::move(cuda).value();
             loaded.common_prefix_cost =
@@ -100,8 +116,11 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
         }
         options.log(BATCHLLM_LOG_INFO, "backend auto: cpu, because: " + cuda.status().message());
     }
-    RETURN_IF_ERROR(check_cpu_devices(options));
-    ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, options.of_backend(0)));
+    const bool undecided = options.tensor_parallel == 0;
+    if (undecided) loaded.ranks = 1;
+    const EngineOptions own = undecided ? options.with_ranks(1) : options;
+    RETURN_IF_ERROR(check_cpu_devices(own));
+    ASSIGN_OR_RETURN(auto cpu, make_cpu_backend(*loaded.model, own.of_backend(0)));
     loaded.common_prefix_cost = common_prefix_cost_on(cpu->info(), *loaded.model);
     loaded.step_cost = step_cost_on(cpu->info(), *loaded.model, options);
     loaded.backends.push_back(std::move(cpu));
@@ -109,6 +128,14 @@ Result<LoadedModel> load_weights(const EngineOptions &options) {
 }
 
 } // namespace
+
+EngineOptions take_ranks(const EngineOptions &options, const RankChoice &choice,
+                         LoadedModel *loaded) {
+    loaded->ranks = choice.ranks;
+    options.log(BATCHLLM_LOG_INFO,
+                "tensor_parallel auto: " + std::to_string(choice.ranks) + ": " + choice.reason);
+    return options.with_ranks(choice.ranks);
+}
 
 std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const Model &model,
                                              const EngineOptions &options) {

@@ -26,6 +26,7 @@ std::string own_folder() {
 
 struct Library {
     CudaBackendCreate create;
+    CudaChooseRanks choose_ranks;
 };
 
 Result<Library> open_library() {
@@ -47,12 +48,14 @@ Result<Library> open_library() {
         return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE, "backend \"cuda\": %s",
                      why != nullptr ? why : "the library cannot be loaded");
     }
-    void *symbol = dlsym(library, "batchllm_cuda_backend_create_v1");
-    if (symbol == nullptr) {
+    void *create = dlsym(library, "batchllm_cuda_backend_create_v1");
+    void *choose_ranks = dlsym(library, "batchllm_cuda_choose_ranks_v1");
+    if (create == nullptr || choose_ranks == nullptr) {
         return error(BATCHLLM_ERROR_BACKEND_UNAVAILABLE,
                      "backend \"cuda\": %s is of another version", path.c_str());
     }
-    return Library{reinterpret_cast<CudaBackendCreate>(symbol)};
+    return Library{reinterpret_cast<CudaBackendCreate>(create),
+                   reinterpret_cast<CudaChooseRanks>(choose_ranks)};
 }
 
 } // namespace
@@ -66,6 +69,18 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const Model &model,
     const int32_t code = library.create(&layout, &model, &options, &backend, &message);
     if (code != BATCHLLM_OK) return Status(code, message);
     return backend;
+}
+
+Result<RankChoice> choose_cuda_ranks(const Model &model, const BackendOptions &options,
+                                     const std::vector<int32_t> &devices) {
+    ASSIGN_OR_RETURN(const Library library, open_library());
+    const batchllm_cuda_layout layout = cuda_layout();
+    RankChoice choice;
+    std::string message;
+    const int32_t code =
+        library.choose_ranks(&layout, &model, &options, &devices, &choice, &message);
+    if (code != BATCHLLM_OK) return Status(code, message);
+    return choice;
 }
 
 } // namespace batchllm

@@ -5,7 +5,10 @@
 
 #include <memory>
 
+#include <vector>
+
 #include "backend/backend.h"
+#include "backend/gpu/rank_choice.h"
 
 namespace batchllm {
 
@@ -13,5 +16,9 @@ namespace batchllm {
 // device.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const Model &model,
                                                    const BackendOptions &options);
+
+// For tensor_parallel=auto. devices: empty: all that there are.
+Result<RankChoice> choose_cuda_ranks(const Model &model, const BackendOptions &options,
+                                     const std::vector<int32_t> &devices);
 
 } // namespace batchllm

@@ -78,8 +78,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options,
     }
     reader->take_pictures(std::move(pictures), loaded.backends.front()->info());
     Observers &watching = *observers;
+    const EngineOptions &chosen = loaded.ranks > 0 ? options.with_ranks(loaded.ranks) : options;
     std::unique_ptr<Engine> engine(
-        new Engine(options, std::move(observers), std::move(reader), std::move(loaded)));
+        new Engine(chosen, std::move(observers), std::move(reader), std::move(loaded)));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     watching.set_load_seconds(seconds.count());
     return engine;

@@ -73,10 +73,11 @@ Status read_devices(const std::string &text, std::vector<int32_t> *devices) {
 // given: null: as many as one backend has.
 Status choose_devices(const char *given, EngineOptions *options) {
     const int32_t ranks = options->tensor_parallel;
+    if (ranks == 0 && given == nullptr) return {};
     const std::string one = ranks == 1 ? "0" : "0-" + std::to_string(ranks - 1);
     const std::string &text = options->backend_options.devices = text_or(given, one.c_str());
     RETURN_IF_ERROR(read_devices(text, &options->devices));
-    if (options->devices.size() % static_cast<size_t>(ranks) == 0) return {};
+    if (ranks == 0 || options->devices.size() % static_cast<size_t>(ranks) == 0) return {};
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                  "devices is \"%s\": tensor_parallel %d needs a multiple of as many devices",
                  text.c_str(), ranks);
@@ -127,6 +128,19 @@ Status take_drafts(std::vector<std::pair<std::string, std::string>> *extra, Draf
 }
 
 } // namespace
+
+EngineOptions EngineOptions::with_ranks(int32_t ranks) const {
+    EngineOptions own = *this;
+    own.tensor_parallel = ranks;
+    for (auto &[key, value] : own.backend_options.extra) {
+        if (key == tensor_parallel_key) value = std::to_string(ranks);
+    }
+    if (backend_options.devices.empty()) {
+        own.devices.clear();
+        for (int32_t device = 0; device < ranks; ++device) own.devices.push_back(device);
+    }
+    return own;
+}
 
 std::vector<int32_t> EngineOptions::first_devices() const {
     std::vector<int32_t> first;

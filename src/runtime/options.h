@@ -34,8 +34,10 @@ struct EngineOptions {
     std::string model_dir; // "": none
     std::string backend = "auto";
     std::vector<int32_t> devices{0};
-    int32_t tensor_parallel = 1;    // so many devices, one after another, are one backend's
-    BackendOptions backend_options; // of_backend() has each backend's devices
+    // So many devices, one after another, are one backend's. 0: auto, until the model is known (with_ranks).
+    int32_t tensor_parallel = 1;
+    // of_backend() has each backend's devices; here they are as given, with auto also "".
+    BackendOptions backend_options;
     int32_t threads = 0;
     int64_t max_request_tokens = 0;
     int64_t max_requests = 0;
@@ -50,6 +52,12 @@ struct EngineOptions {
     std::shared_ptr<PictureLibrary> pictures; // null: the engine has its own
     Log log;
 
+    // With the number that auto has become. Devices that were not given are the first ones.
+    EngineOptions with_ranks(int32_t ranks) const;
+    // Empty: all that there are.
+    std::vector<int32_t> devices_to_choose_from() const {
+        return backend_options.devices.empty() ? std::vector<int32_t>() : devices;
+    }
     std::vector<int32_t> first_devices() const; // [backends]
     BackendOptions of_backend(size_t index) const;
 };

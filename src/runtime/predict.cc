@@ -120,13 +120,20 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
         }
         if (quantize_of(options) == "none") model.quantization = nullptr; // all in 16 bits
         loaded.model = std::make_unique<Model>(std::move(model));
-        BackendOptions backend = of.backend_options;
+        EngineOptions chosen = of;
+        if (of.tensor_parallel == 0) {
+            ASSIGN_OR_RETURN(const RankChoice choice,
+                             choose_sim_ranks(loaded.model.get(), of.backend_options,
+                                              of.devices_to_choose_from(), costs));
+            chosen = take_ranks(of, choice, &loaded);
+        }
+        BackendOptions backend = chosen.backend_options;
         if (predicting.expected_tokens > 0 && !loaded.model->eos_tokens.empty()) {
             const std::string length = std::to_string(predicting.expected_tokens);
             backend.extra.emplace_back("min_length", length);
             backend.extra.emplace_back("max_length", length);
         }
-        for (size_t i = 0; i < of.first_devices().size(); ++i) {
+        for (size_t i = 0; i < chosen.first_devices().size(); ++i) {
             ASSIGN_OR_RETURN(const SimOptions read,
                              read_sim_options(loaded.model.get(), backend, costs));
             auto sim = std::make_unique<SimBackend>(read, backend);

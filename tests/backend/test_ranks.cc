@@ -1,5 +1,6 @@
 // What the ranks of the CPU backend exchange, and the parts of a model that they compute. Whole models:
 // tests/runtime/test_engine_golden.cc.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -94,6 +95,22 @@ void a_rank_that_fails_ends_all(void **) {
             for (int32_t rank = 0; rank < 3; ++rank) assert_false(exchange.meet().ok());
         }
     }
+}
+
+void a_rank_keeps_its_thread(void **) {
+    cpu::Exchange exchange(3);
+    std::array<std::thread::id, 3> first{}, again{};
+    const auto note = [&](std::array<std::thread::id, 3> *ids) {
+        assert_true(run_ranks(&exchange, [&](int32_t rank) {
+                        (*ids)[static_cast<size_t>(rank)] = std::this_thread::get_id();
+                        return exchange.meet();
+                    }).ok());
+    };
+    note(&first);
+    note(&again);
+    assert_true(first == again);
+    assert_true(first[0] == std::this_thread::get_id());
+    assert_true(first[1] != first[0] && first[1] != first[2] && first[2] != first[0]);
 }
 
 std::vector<float> elements(const Tensor &tensor) {
@@ -237,6 +254,7 @@ int main() {
         cmocka_unit_test(sums_are_those_in_the_order_of_ranks),
         cmocka_unit_test(shared_squares_make_norms_of_all_numbers),
         cmocka_unit_test(a_rank_that_fails_ends_all),
+        cmocka_unit_test(a_rank_keeps_its_thread),
         cmocka_unit_test(columns_are_read_as_those_of_the_whole),
         cmocka_unit_test(parts_have_the_whole_models_numbers),
         cmocka_unit_test(heads_that_cannot_be_divided_are_named),

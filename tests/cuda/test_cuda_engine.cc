@@ -23,7 +23,8 @@ std::string attention = "auto"; // main's argument: the family of kernels
 bool experts_alone = false;     // the second, "experts": models with experts alone
 bool only_states = false;       // models with a state alone; "states" as the second argument
 // On two devices that work as one: models that can be divided; "tensor_parallel" as the second argument, or
-// "tensor_parallel_nccl": without reading each other's memory. ":PATTERN" behind either: names as below.
+// "tensor_parallel_nccl": without reading each other's memory, "tensor_parallel_owned": with rows owned by ranks in steps of
+// any size. ":PATTERN" behind either: names as below.
 bool on_two_as_one = false;
 const char *two_as_one = "";
 // Any other second argument, but "drafts", which is of tests: a regular expression that the names of the models'
@@ -580,7 +581,10 @@ int main(int argc, char **argv) {
         const size_t colon = which.find(':');
         if (colon != std::string::npos) named = which.substr(colon + 1);
         const bool nccl = which.rfind("tensor_parallel_nccl", 0) == 0;
-        two_as_one = nccl ? ",tensor_parallel=2,peer_sums=0" : ",tensor_parallel=2";
+        const bool owned = which.rfind("tensor_parallel_owned", 0) == 0;
+        two_as_one = nccl    ? ",tensor_parallel=2,peer_sums=0"
+                     : owned ? ",tensor_parallel=2,owned_rows=1"
+                             : ",tensor_parallel=2";
     } else if (which == "drafts") {
         cmocka_set_test_filter("proposed*");
     } else if (!experts_alone && !only_states) {

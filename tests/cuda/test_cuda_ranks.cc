@@ -200,8 +200,7 @@ void exchanges_that_wait_in_vain_end(void **) {
         ASSIGN_OR_RETURN(const Stream stream, Stream::create());
         RETURN_IF_ERROR(peers->meet());
         if (rank == 1) return error(BATCHLLM_ERROR_DEVICE, "lost");
-        RETURN_IF_CUDA(launch_signal(buffers.signals, stream));
-        RETURN_IF_CUDA(launch_wait(buffers.signals, stream));
+        RETURN_IF_CUDA(launch_meeting(buffers.signals, stream));
         return check_cuda(cudaStreamSynchronize(stream), "waiting");
     });
     assert_string_equal(second.message().c_str(), "lost");

@@ -382,6 +382,28 @@ void devices_that_work_as_one_are_one_lane(void **) {
         assert_int_equal(info.device_number, i == 0 ? 4 : 6);
         assert_non_null(std::strstr(info.device, "2 as one"));
     }
+    // auto: a small model needs one, of those given or of all; and the log says why.
+    std::string log;
+    options.log = [](void *user, int32_t, const char *text) {
+        *static_cast<std::string *>(user) += text;
+    };
+    options.log_user = &log;
+    options.log_level = BATCHLLM_LOG_INFO;
+    options.backend_options = "tensor_parallel=auto,device=h200";
+    for (const char *devices : {"4-6,1", static_cast<const char *>(nullptr)}) {
+        options.devices = devices;
+        batchllm_engine *fitting = nullptr;
+        CHECK(batchllm_engine_create(&options, &fitting));
+        const EngineHandle own(fitting);
+        batchllm_info info;
+        info.struct_size = sizeof info;
+        CHECK(batchllm_engine_info(fitting, 0, &info));
+        assert_int_equal(info.device_count, devices == nullptr ? 1 : 4);
+        assert_int_equal(info.device_number, devices == nullptr ? 0 : 4);
+        assert_non_null(std::strstr(log.c_str(), "tensor_parallel auto: 1: 1 device leaves"));
+        log.clear();
+    }
+    options.backend_options = "tensor_parallel=2,device=h200";
     options.devices = "0-2";
     assert_int_equal(batchllm_engine_create(&options, &made), BATCHLLM_ERROR_INVALID_ARGUMENT);
     assert_non_null(std::strstr(batchllm_last_error(), "a multiple"));

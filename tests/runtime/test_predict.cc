@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -617,8 +618,8 @@ void parts_take_half_and_what_they_exchange(void **) {
     assert_true(one.exchange == 0);
     assert_true(std::abs(two.linear / one.linear - 0.5) < 1e-6);
     const double bytes = 2.0 * 4096 * 4096 * 2 / 2; // of a sum, there and back, over 2 devices
-    const double sums = 64 * (costs.exchange_us * 1e-6 + bytes / costs.link_bandwidth);
-    assert_true(std::abs(two.exchange / sums - 1) < 1e-6);
+    const double exchanged = 64 * (costs.exchange_us * 1e-6 + bytes / costs.link_bandwidth);
+    assert_true(std::abs(two.exchange / exchanged - 1) < 1e-6);
 
     BackendOptions options;
     const SimOptions alone = read_sim_options(&whole, options, costs).value();
@@ -626,9 +627,40 @@ void parts_take_half_and_what_they_exchange(void **) {
     const SimOptions both = read_sim_options(&whole, options, costs).value();
     assert_true(both.pages > 2 * alone.pages); // pages of half the size, and more memory for them
     assert_true(both.pages < 3 * alone.pages);
+    // Beside the pages are also two buffers of sums that the other device reads.
+    const StepForm form;
+    assert_int_equal(step_buffers(**part, form, 64)[StepBuffer::shared], 2 * 2 * (64 + 128) * 4096);
+    assert_int_equal(step_buffers(whole, form, 64)[StepBuffer::shared], 0);
     costs.link_bandwidth = 0;
     assert_int_equal(read_sim_options(&whole, options, costs).status().code(),
                      BATCHLLM_ERROR_UNSUPPORTED);
+}
+
+// 70B does not fit one device; on two of 80 GB it leaves little.
+void auto_takes_the_fewest_devices_that_leave_room(void **) {
+    const Model large = bench_model("Llama-3.3-70B").value().model;
+    const Model small = bench_model("Mistral-7B").value().model;
+    const auto chosen = [](const Model &model, const char *device, int32_t devices) {
+        std::vector<int32_t> numbers(static_cast<size_t>(devices));
+        std::iota(numbers.begin(), numbers.end(), 0);
+        return choose_sim_ranks(&model, {}, numbers, named_device_costs(device).value()).value();
+    };
+    const RankChoice two = chosen(large, "h200", 8);
+    assert_int_equal(two.ranks, 2);
+    assert_non_null(std::strstr(two.reason.c_str(), "2 devices leave "));
+    assert_non_null(std::strstr(two.reason.c_str(), "; 1 device leaves "));
+    const RankChoice four = chosen(large, "h100", 8);
+    assert_int_equal(four.ranks, 4);
+    assert_non_null(std::strstr(four.reason.c_str(), "1 device would need "));
+    const RankChoice little = chosen(large, "h100", 2);
+    assert_int_equal(little.ranks, 2);
+    assert_non_null(std::strstr(little.reason.c_str(), ", the most; "));
+    assert_int_equal(chosen(large, "h100", 6).ranks, 2); // four do not divide six
+    assert_int_equal(chosen(small, "h100", 8).ranks, 1);
+    // Seven devices are no even number of parts, and as many as it takes are.
+    assert_int_equal(chosen(large, "h200", 7).ranks, 1);
+    assert_int_equal(
+        choose_sim_ranks(&large, {}, {}, named_device_costs("h200").value()).value().ranks, 2);
 }
 
 // On two devices, each multiplies half of what an adapter adds to experts, for the tokens that these have.
@@ -827,6 +859,7 @@ int main() {
         cmocka_unit_test(activations_within_products_move_no_bytes),
         cmocka_unit_test(every_norm_of_experts_moves_bytes),
         cmocka_unit_test(parts_take_half_and_what_they_exchange),
+        cmocka_unit_test(auto_takes_the_fewest_devices_that_leave_room),
         cmocka_unit_test(adapters_of_experts_are_divided_like_these),
         cmocka_unit_test(steps_are_as_long_as_the_description_says),
         cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),

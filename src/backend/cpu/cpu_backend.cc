@@ -73,7 +73,8 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
                              value.c_str(), dtype_name(choice.element));
             }
         } else if (key == tensor_parallel_key) {
-            ASSIGN_OR_RETURN(choice.ranks, read_tensor_parallel(value));
+            ASSIGN_OR_RETURN(const int32_t ranks, read_tensor_parallel(value));
+            choice.ranks = std::max(ranks, 1);
         } else if (key == "kv_type" && value == "fp8") {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "backend option kv_type=fp8: the cpu backend keeps keys and values in the "

@@ -92,6 +92,7 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
         of[all_logits] = share * vocabulary_stride(model) * number;
         of[others_logits] = share * (vocabulary_stride(model) + 16 * model.ranks) * number;
     }
+    of[shared] = model.ranks > 1 ? 2 * shared_rows(rows, model.ranks) * residual_row : 0;
     of[samples] = rows * sample_bytes;
 }
 
@@ -270,7 +271,8 @@ int64_t StepBuffers::total() const {
 
 int64_t StepBuffers::growing() const {
     return total() - (*this)[logits] - (*this)[all_logits] - (*this)[others_logits] -
-           (*this)[state_levels] - (*this)[workspace] - (*this)[StepBuffer::expanded];
+           (*this)[state_levels] - (*this)[workspace] - (*this)[StepBuffer::expanded] -
+           (*this)[shared];
 }
 
 int64_t staging_bytes(int64_t step_tokens) {

@@ -116,6 +116,7 @@ enum class StepBuffer : uint8_t {
     // Of ranks: each has all tokens' logits of its share of the rows, and before that those that the others made.
     all_logits,    // [logits_rows / ranks, vocabulary_stride()] f32
     others_logits, // for each rank [logits_rows / ranks, its head_rows()]
+    shared,        // twice [shared_rows(), hidden] of the residual's type (cuda/ranks/peers.h)
     samples,       // [rows]
     // Latents.
     latent_normed,   // [rows, q_rank]
@@ -160,7 +161,7 @@ struct StepBuffers {
     int64_t &operator[](StepBuffer buffer) { return bytes[static_cast<size_t>(buffer)]; }
     int64_t operator[](StepBuffer buffer) const { return bytes[static_cast<size_t>(buffer)]; }
     int64_t total() const;
-    // The sum of those that grow with the tokens in a step.
+    // The sum of those that grow with the tokens in a step, as on one device.
     int64_t growing() const;
 };
 
@@ -173,6 +174,10 @@ inline constexpr int64_t routed_tokens = 32, expert_tile_rows = 128, expert_tile
 inline constexpr int64_t scaled_elements = 128, gpu_page_tokens = 64;
 inline constexpr int64_t step_batches = 2; // in flight
 inline constexpr int64_t linear_workspace = int64_t{64} << 20;
+
+// Of buffers that ranks share: a rank's share of a step's rows is rounded up.
+inline constexpr int64_t owned_row_step = 64;
+constexpr int64_t shared_rows(int64_t rows, int32_t ranks) { return rows + ranks * owned_row_step; }
 
 // For one batch in flight.
 int64_t staging_bytes(int64_t step_tokens);

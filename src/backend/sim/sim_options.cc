@@ -135,6 +135,16 @@ bool has_device(const std::string &devices, int32_t number) {
     return ("," + devices + ",").find("," + std::to_string(number) + ",") != std::string::npos;
 }
 
+// For keys and values beside a model on a described device; may be negative.
+int64_t bytes_left(const DeviceCosts &costs, const Model &model, const BackendOptions &options,
+                   int64_t kv_bytes) {
+    const StepForm form = form_on_gpu(model, options.compute_type, options.reproducible);
+    const int64_t tokens =
+        options.step_tokens > 0 ? options.step_tokens : step_tokens_on(costs, model, form);
+    const bool widens = kv_bytes == 1 && !options.reproducible;
+    return costs.memory_bytes - bytes_beside_pages(costs, model, form, tokens, widens);
+}
+
 // Sets what a description determines for options that are not given.
 Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &options,
                    int64_t kv_bytes, SimOptions *out) {
@@ -154,10 +164,7 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
     out->page_tokens = costs.page_tokens;
     const StepForm form = form_on_gpu(*model, options.compute_type, options.reproducible);
     out->step_tokens = step_tokens_on(costs, *model, form);
-    const int64_t tokens = options.step_tokens > 0 ? options.step_tokens : out->step_tokens;
-    const bool widens = kv_bytes == 1 && !options.reproducible;
-    const int64_t left = std::max<int64_t>(
-        0, costs.memory_bytes - bytes_beside_pages(costs, *model, form, tokens, widens));
+    const int64_t left = std::max<int64_t>(0, bytes_left(costs, *model, options, kv_bytes));
     const double fraction =
         options.kv_memory_fraction > 0 ? options.kv_memory_fraction : costs.kv_fraction;
     out->kv_memory_bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
@@ -179,6 +186,23 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
 }
 
 } // namespace
+
+Result<RankChoice> choose_sim_ranks(const Model *model, const BackendOptions &options,
+                                    const std::vector<int32_t> &devices,
+                                    std::optional<DeviceCosts> device) {
+    if (!device) {
+        ASSIGN_OR_RETURN(device, read_device(options));
+    }
+    if (model == nullptr || !device) {
+        return RankChoice{1, "no device is described, whose memory would be too small"};
+    }
+    ASSIGN_OR_RETURN(const int64_t kv_bytes, read_kv_bytes(options));
+    const DType kept = kv_bytes == 1 ? DType::e4m3 : kv_bytes == 2 ? DType::bf16 : DType::f32;
+    const auto count = devices.empty() ? most_ranks : static_cast<int32_t>(devices.size());
+    return choose_ranks(*model, count, kept, [&](const Model &part) -> Result<int64_t> {
+        return bytes_left(*device, part, options, kv_bytes);
+    });
+}
 
 Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options,
                                     std::optional<DeviceCosts> device) {

@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/gpu/rank_choice.h"
 #include "backend/sim/device_memory.h"
 #include "backend/sim/step_cost.h"
 #include "backend/state_memory.h"
@@ -80,6 +81,11 @@ struct SimOptions {
     StateOptions states;
     int64_t state_bytes = 0; // of a state slot; 0: the model has none
 };
+
+// For tensor_parallel=auto. devices: none: as many as it takes.
+Result<RankChoice> choose_sim_ranks(const Model *model, const BackendOptions &options,
+                                    const std::vector<int32_t> &devices,
+                                    std::optional<DeviceCosts> device = {});
 
 // model may be null: the shape of Llama-3-8B. device: what the option of that name would name.
 Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &options,
