@@ -274,23 +274,28 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     return {};
 }
 
-bool Linear::set_timing(bool on) {
+bool Linear::set_timing(bool on, std::span<const int64_t> rows) {
     times_ = on;
     if (!on || guessed_ == 0) return false;
+    const auto again = [&](const auto &choice) {
+        const auto same = [&](int64_t m) { return tuned_rows(m) == choice.first.m; };
+        return choice.second.guessed &&
+               (rows.empty() || std::any_of(rows.begin(), rows.end(), same));
+    };
     for (auto at = products_.begin(); at != products_.end();) {
         Key coarse = at->first;
         coarse.m = tuned_rows(coarse.m);
         const auto choice = tuned_.find(coarse);
-        if (choice == tuned_.end() || !choice->second.guessed) {
+        if (choice == tuned_.end() || !again(*choice)) {
             ++at;
             continue;
         }
         destroy(&at->second);
         at = products_.erase(at);
     }
-    std::erase_if(tuned_, [](const auto &choice) { return choice.second.guessed; });
-    guessed_ = 0;
-    return true;
+    const auto erased = static_cast<int64_t>(std::erase_if(tuned_, again));
+    guessed_ -= erased;
+    return erased > 0;
 }
 
 Result<int32_t> Linear::fastest(const Key &key, const Product &product,

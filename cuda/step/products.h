@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,7 +56,9 @@ class Products {
     Status prepare(const StepProduct &product, int64_t rows, cudaStream_t stream);
 
     // Linear::set_timing. Ways to multiply packed matrices differ by more, and are timed as they come.
-    bool set_timing(bool on) { return linear_.set_timing(on); }
+    bool set_timing(bool on, std::span<const int64_t> rows = {}) {
+        return linear_.set_timing(on, rows);
+    }
 
     // Of packed matrices: whether run() expands W for so many rows; and W expanded, until the next such product.
     Result<bool> expands(const StepProduct &product, int64_t rows, cudaStream_t stream);
