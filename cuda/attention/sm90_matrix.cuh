@@ -11,11 +11,10 @@ template <int HeadDim> struct Consumer {
     Ratio ratio;
     Ring<Shape<HeadDim>::kSlots> ring;
     Ring<kQueries> queries;
-    uint32_t region_phase = 0;  // jobs that have used the region, modulo 2
-    bool after_wide = false;    // whether the last of them was wide
-    bool queries_ahead = false; // the next job's queries are on their way: it is wide
-    int next_alone = 0;         // the warpgroup that does the next single-warpgroup job
-    bool apart = false;         // the other warpgroup may still be doing a job alone
+    uint32_t region_phase = 0; // jobs that have used the region, modulo 2
+    bool after_wide = false;   // whether the last of them was wide
+    int next_alone = 0;        // the warpgroup that does the next single-warpgroup job
+    bool apart = false;        // the other warpgroup may still be doing a job alone
 
     // Before a job for both warpgroups: waits until neither is doing a job alone.
     __device__ __forceinline__ void meet() {

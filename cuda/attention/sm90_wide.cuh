@@ -6,48 +6,36 @@
 
 namespace batchllm::cuda::sm90 {
 
-// Word k of lane q becomes word q of lane k, among four lanes.
-__device__ __forceinline__ void transpose(uint32_t (&word)[4], int lane) {
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        const bool odd = lane & step;
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-            const int low = step == 1 ? 2 * n : n, high = low + step;
-            const uint32_t got = __shfl_xor_sync(~0u, odd ? word[low] : word[high], step);
-            word[low] = odd ? got : word[low];
-            word[high] = odd ? word[high] : got;
-        }
-    }
-}
-
-// Writes a warp's rows of O to the output, this thread's two of which have index `first_row` and 8 more in
-// the job. Four lanes have a row, and write 64 bytes of it at a time. No shared memory: the
-// next job's queries may already be on their way to where this job's were.
+// Writes a warp's 16 rows of O to the output, through `staging`, its rows of the space for queries,
+// so that it writes whole rows. `row`: the first one's index in the job.
 template <int HeadDim, typename T, int Parts, int Outputs> __device__ __forceinline__ void
-write_rows(const AttentionArguments &a, const Job &job, const Ratio &ratio, int first_row,
-           const float (&o)[Parts][Outputs], const float (&inverse)[2], int lane) {
+write_rows(const AttentionArguments &a, const Job &job, const Ratio &ratio, int row,
+           const float (&o)[Parts][Outputs], const float (&inverse)[2], unsigned char *staging,
+           int lane) {
     auto value = [&](int i) { return o[i / Outputs][i % Outputs]; };
+    const int r = lane % 16;
+    const uint32_t to = shared_address(staging) + r * 128;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const Row row = read_row(job, ratio, first_row + 8 * i);
-        const bool written = row.valid && row.slot < 0;
-        T *to =
-            static_cast<T *>(a.out) + row.token * a.out_stride + row.head * HeadDim + lane % 4 * 8;
+    for (int k = 0; k < HeadDim / 16; ++k) {
+        uint32_t v[4];
 #pragma unroll
-        for (int k = 0; k < HeadDim / 32; ++k) {
-            uint32_t word[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const int at = (k * 4 + j) * 4 + i * 2;
-                word[j] = pack(value(at) * inverse[i], value(at + 1) * inverse[i], T());
-            }
-            transpose(word, lane);
-            if (written) {
-                *reinterpret_cast<uint4 *>(to + k * 32) =
-                    make_uint4(word[0], word[1], word[2], word[3]);
-            }
+        for (int e = 0; e < 4; ++e) {
+            v[e] = pack(value(k * 8 + 2 * e) * inverse[e % 2],
+                        value(k * 8 + 2 * e + 1) * inverse[e % 2], T());
         }
+        store_matrix(to + k / 4 * 8192 + ((k % 4 * 2 + lane / 16 ^ r % 8) << 4), v);
+    }
+    __syncwarp();
+    constexpr int kLanes = HeadDim / 8; // lanes that write a row
+#pragma unroll
+    for (int i = 0; i < 16 / (32 / kLanes); ++i) {
+        const int at = i * (32 / kLanes) + lane / kLanes, chunk = lane % kLanes;
+        const Row out = read_row(job, ratio, row + at);
+        if (!out.valid || out.slot >= 0) continue;
+        *reinterpret_cast<uint4 *>(static_cast<T *>(a.out) + out.token * a.out_stride +
+                                   out.head * HeadDim + chunk * 8) =
+            *reinterpret_cast<const uint4 *>(staging + chunk / 8 * 8192 + at * 128 +
+                                             ((chunk % 8 ^ at % 8) << 4));
     }
 }
 
@@ -74,52 +62,36 @@ write_partials(const AttentionArguments &a, const Job &job, const Ratio &ratio, 
     }
 }
 
-// Copies the group's 64 query rows to its half of the region, by cp.async.
+// Prefetches the group's queries of the job after this one, if it is known, to L2.
 template <int HeadDim, typename T>
-__device__ __forceinline__ void copy_queries(const AttentionArguments &a, const Job &job,
-                                             const Ratio &ratio, unsigned char *queries, int group,
-                                             int thread) {
-    constexpr int kChunks = HeadDim / 8; // of 16 bytes, per row
-    const uint32_t to = shared_address(queries);
-#pragma unroll
-    for (int i = 0; i < 64 * kChunks / 128; ++i) {
-        const int at = i * 128 + thread % 128;
-        const int r = at / kChunks, chunk = at % kChunks;
-        const Row row = read_row(job, ratio, group * 64 + r);
-        copy_async(to + chunk / 8 * 8192 + r * 128 + ((chunk % 8 ^ r % 8) << 4),
-                   static_cast<const T *>(a.q) + row.token * a.q_stride + row.head * HeadDim +
-                       chunk * 8,
-                   row.valid);
-    }
-}
-
-// If the job after this one is wide and known: copies its queries. The group's no longer reads this job's.
-template <int HeadDim, typename T>
-__device__ __forceinline__ void copy_queries_ahead(const AttentionArguments &a, const Rest *rest,
-                                                   const Ring<kJobs> &next, Consumer<HeadDim> &self,
-                                                   unsigned char *queries, int group, int thread) {
+__device__ __forceinline__ void prefetch_queries(const AttentionArguments &a, const Rest *rest,
+                                                 const Ring<kJobs> &next, const Ratio &ratio,
+                                                 int group, int thread) {
     if (!barrier_test(shared_address(&rest->job_full[next.slot]), next.phase)) return;
     const Job &after = rest->jobs[next.slot];
-    if (after.number < 0 || form_of(a, after, self.ratio.ratio) != Form::wide) return;
-    copy_queries<HeadDim, T>(a, after, self.ratio, queries, group, thread);
-    self.queries_ahead = true;
+    for (int i = thread % 128; i < HeadDim && after.number >= 0; i += 128) { // 128 bytes each
+        const Row row = read_row(after, ratio, group * 64 + i / (HeadDim / 64));
+        if (!row.valid) continue;
+        prefetch(static_cast<const T *>(a.q) + row.token * a.q_stride + row.head * HeadDim +
+                 i % (HeadDim / 64) * 64);
+    }
 }
 
-// Returns once the group's 64 query rows are in its half of the region.
+// Stores the group's 64 query rows in its half of the region.
 template <int HeadDim, typename T>
 __device__ __forceinline__ void place_queries(const AttentionArguments &a, const Job &job,
-                                              Consumer<HeadDim> &self, unsigned char *queries,
+                                              const Consumer<HeadDim> &self, unsigned char *queries,
                                               uint32_t region_free, int group, int thread) {
-    if (!self.queries_ahead) {
-        // A group only touches its own half of the region: after a wide job it need not wait for
-        // the other, and its own has been free since its last scores.
-        if (!self.after_wide) barrier_wait(region_free, self.region_phase ^ 1);
-        copy_queries<HeadDim, T>(a, job, self.ratio, queries, group, thread);
+    uint4 chunks[HeadDim / 16];
+    read_queries<HeadDim, T, 128>(a, job, self.ratio, group * 64, thread % 128, chunks);
+    // A group only touches its own half of the region: after a wide job it need not wait for the
+    // other.
+    if (self.after_wide) {
+        named_barrier(kGroup + group, 128);
+    } else {
+        barrier_wait(region_free, self.region_phase ^ 1);
     }
-    self.queries_ahead = false;
-    copy_async_commit();
-    copy_async_wait<0>();
-    async_proxy_fence();
+    store_queries<HeadDim, 128>(chunks, queries, thread % 128);
     named_barrier(kGroup + group, 128);
 }
 
@@ -155,14 +127,15 @@ __device__ __forceinline__ void sum_rows(const Logits<Special> &logits, const Jo
 template <int HeadDim, typename T, int Parts, int Outputs> __device__ __forceinline__ void
 write_wide(const AttentionArguments &a, const Job &job, Consumer<HeadDim> &self,
            const float (&o)[Parts][Outputs], const float (&inverse)[2], const RowSoftmax &softmax,
-           uint32_t region_free, int thread) {
+           unsigned char *queries, uint32_t region_free, int thread) {
     const int group = __shfl_sync(~0u, thread / 128, 0), lane = thread % 32;
     const int warp = thread % 128 / 32, first_row = group * 64 + warp * 16;
     const Ratio &ratio = self.ratio;
     if (job.item.partial) {
         write_partials<HeadDim, T>(a, job, ratio, first_row, o, inverse, softmax, lane);
     }
-    write_rows<HeadDim, T>(a, job, ratio, first_row + lane / 4, o, inverse, lane);
+    named_barrier(kGroup + group, 128); // the queries are no longer read
+    write_rows<HeadDim, T>(a, job, ratio, first_row, o, inverse, queries + warp * 16 * 128, lane);
     // The other group may still be in its last job; no group may arrive twice in a phase.
     if (self.after_wide) barrier_wait(region_free, self.region_phase ^ 1);
     __syncwarp();
@@ -263,8 +236,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     clear_values(last_keys, (last_keys + 15) / 16 * 16, key_slot);
     wgmma_fence();
     accumulate<HeadDim, S::kKeys>(o, p, values_in(key_slot), T(), (last_keys + 15) / 16);
-    named_barrier(kGroup + group, 128); // the queries are no longer read
-    copy_queries_ahead<HeadDim, T>(a, rest, next, self, queries, group, thread);
+    prefetch_queries<HeadDim, T>(a, rest, next, self.ratio, group, thread); // while O is written
     sum_rows(logits, job, self.ratio, group * 64 + warp * 16 + lane / 4,
              value_factor<Stored>(a, rest, job.kv_head), &softmax, inverse);
     wgmma_wait<0>();
@@ -272,7 +244,7 @@ __device__ void wide_job(const AttentionArguments &a, const Job &job, unsigned c
     key_slot.advance();
     self.ring = key_slot;
 
-    write_wide<HeadDim, T>(a, job, self, o, inverse, softmax, region_free, thread);
+    write_wide<HeadDim, T>(a, job, self, o, inverse, softmax, queries, region_free, thread);
 }
 
 } // namespace batchllm::cuda::sm90

@@ -160,6 +160,9 @@ class Linear {
         cublasLtMatmulAlgo_t algorithm{};
         bool guessed = false; // it has not been timed
     };
+    std::optional<cublasLtMatmulAlgo_t>
+    algorithm_of(const Product &product, const std::vector<cublasLtMatmulHeuristicResult_t> &found,
+                 int32_t candidate) const;
     Status choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                   Choice *chosen);
     Result<int32_t> fastest(const Key &key, const Product &product,

@@ -13,7 +13,7 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int32_t kMostSplits = TuningCache::kCandidates - 1;
+constexpr int32_t kMostSplits = TuningCache::kOfHeuristic - 1;
 constexpr int32_t kRepeats = 3; // of a way that is timed
 // In order splits are as for so many rows, whatever their number is.
 constexpr int32_t kRowsInOrder = 64;
