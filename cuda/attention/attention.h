@@ -107,7 +107,7 @@ struct AttentionArguments {
     int64_t out_stride;
     const void *kv;             // the layer's pages
     const int32_t *pages;       // page numbers, indexed by the stretches
-    const AttentionItem *items; // [matrix_items + stream_items], each queue longest first
+    const AttentionItem *items; // [matrix_items + stream_items], each queue in its order
     int32_t matrix_items, stream_items;
     int32_t matrix_ctas;    // CTAs that start with the matrix queue (sm90); 0: none
     int32_t matrix_by_head; // nonzero: all items of one KV head, then of the next (sm90)

@@ -101,8 +101,12 @@ class WorklistBuilder {
     struct Timed {
         AttentionItem item;
         double time;
+        int32_t root, leaf; // nodes whose keys its draft reads: the oldest and the newest
     };
     void emit(Worklist *out);
+    // The longest items first, so that the SMs end together. In the matrix queue those of one prompt, or of what a
+    // node's tokens read, come one after another, the longest first: in between, L2 would lose their keys.
+    void order(bool matrix, std::vector<Timed> *queue) const;
     // Makes one of each tile of an item.
     void split_into_tiles(Worklist *out) const;
     // Orders the tokens to merge by when their last items come if both queues end together, because

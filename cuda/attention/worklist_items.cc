@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "attention/worklist_builder.h"
 
@@ -42,8 +43,7 @@ void WorklistBuilder::emit(Worklist *out) {
     give_slots(counts_, out);
     out->items.clear();
     for (auto &queue : queues) {
-        std::stable_sort(queue.begin(), queue.end(),
-                         [](const Timed &a, const Timed &b) { return a.time > b.time; });
+        order(&queue == &queues[0], &queue);
         for (Timed &timed : queue) {
             for (int32_t r = 0; r < timed.item.row_count; ++r) {
                 if (out->rows[static_cast<size_t>(timed.item.row_begin + r)].slot >= 0) {
@@ -58,6 +58,28 @@ void WorklistBuilder::emit(Worklist *out) {
     order_merges(out);
     divide_sms(out);
     if (options_.tile_rows > 0) split_into_tiles(out);
+}
+
+void WorklistBuilder::order(bool matrix, std::vector<Timed> *queue) const {
+    if (!matrix) {
+        std::stable_sort(queue->begin(), queue->end(),
+                         [](const Timed &a, const Timed &b) { return a.time > b.time; });
+        return;
+    }
+    std::vector<double> below(nodes_.size()),
+        own(nodes_.size()); // the longest item of each root and leaf
+    for (const Timed &timed : *queue) {
+        double &root = below[static_cast<size_t>(timed.root)];
+        double &leaf = own[static_cast<size_t>(timed.leaf)];
+        root = std::max(root, timed.time);
+        leaf = std::max(leaf, timed.time);
+    }
+    const auto place = [&](const Timed &timed) {
+        return std::tuple(-below[static_cast<size_t>(timed.root)], timed.root,
+                          -own[static_cast<size_t>(timed.leaf)], timed.leaf, -timed.time);
+    };
+    std::stable_sort(queue->begin(), queue->end(),
+                     [&](const Timed &a, const Timed &b) { return place(a) < place(b); });
 }
 
 void WorklistBuilder::split_into_tiles(Worklist *out) const {
@@ -129,8 +151,10 @@ void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
             out->rows.push_back(
                 {token, -1, positions_[static_cast<size_t>(token)] + draft.shift, 0});
         }
-        queue->push_back({item, time_of(draft.matrix, draft.tokens.size(), filled) /
-                                    tiles_of(draft.tokens.size())});
+        queue->push_back(
+            {item,
+             time_of(draft.matrix, draft.tokens.size(), filled) / tiles_of(draft.tokens.size()),
+             draft.stretches.front().node, draft.stretches.back().node});
     }
 }
 

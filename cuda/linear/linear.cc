@@ -1,16 +1,24 @@
 #include "linear/linear.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "backend/gpu/step_buffers.h"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kCandidates = TuningCache::kCandidates;
+constexpr int kOfHeuristic = TuningCache::kOfHeuristic;
 constexpr int64_t kLeastRepeats = 2, kMostRepeats = 5; // of a candidate that is timed
 constexpr double kRepeatedFlops = 5e12;                // of all its repeats: some 7 ms on an H200
 constexpr float kHopeless = 1.3f; // one that takes so much longer than the fastest is not repeated
+// The clusters of CTAs that the heuristic's fastest is tried with, with and without swizzled tiles. For e4m3 with scales of
+// rows the heuristic names a single algorithm, which in another cluster takes up to a third less time (docs/lab/engine.md).
+constexpr cublasLtClusterShape_t kClusters[] = {
+    CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_4x1x1,
+    CUBLASLT_CLUSTER_SHAPE_1x2x1, CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x2x1,
+    CUBLASLT_CLUSTER_SHAPE_1x4x1};
+static_assert(TuningCache::kChanges == 2 * std::size(kClusters));
 // Up to so many rows each padded number has an algorithm of its own: what is fastest for 256 rows may
 // have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
 constexpr int64_t kMostAlone = 2048;
@@ -156,11 +164,11 @@ Status Linear::find_candidates(const Key &key, const Product &product,
         cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                                              &one_sum, sizeof one_sum);
     }
-    found->resize(kCandidates);
+    found->resize(kOfHeuristic);
     int count = 0;
     const cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(handle_, product.operation, product.w, product.x, product.y,
-                                       product.y, preference, kCandidates, found->data(), &count);
+                                       product.y, preference, kOfHeuristic, found->data(), &count);
     cublasLtMatmulPreferenceDestroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
         return error(BATCHLLM_ERROR_DEVICE,
@@ -251,6 +259,34 @@ void Linear::remember(const TuningKey &key, int32_t candidate) {
     saved_ = now;
 }
 
+// A candidate's algorithm; none: cuBLASLt does not have it for this product.
+std::optional<cublasLtMatmulAlgo_t>
+Linear::algorithm_of(const Product &product,
+                     const std::vector<cublasLtMatmulHeuristicResult_t> &found,
+                     int32_t candidate) const {
+    const auto of_heuristic = static_cast<size_t>(candidate % kOfHeuristic);
+    if (candidate < 0 || of_heuristic >= found.size() ||
+        found[of_heuristic].state != CUBLAS_STATUS_SUCCESS) {
+        return {};
+    }
+    cublasLtMatmulAlgo_t algorithm = found[of_heuristic].algo;
+    const int32_t change = candidate / kOfHeuristic - 1;
+    if (change < 0) return algorithm;
+    const auto cluster = static_cast<uint16_t>(kClusters[change / 2]);
+    const auto swizzled = static_cast<uint32_t>(change % 2);
+    cublasLtMatmulHeuristicResult_t fits{};
+    const bool there =
+        cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
+                                             &cluster, sizeof cluster) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING,
+                                             &swizzled, sizeof swizzled) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatmulAlgoCheck(handle_, product.operation, product.w, product.x, product.y,
+                                product.y, &algorithm, &fits) == CUBLAS_STATUS_SUCCESS &&
+        fits.workspaceSize <= static_cast<size_t>(linear_workspace);
+    if (!there) return {};
+    return algorithm;
+}
+
 // The algorithm of a number of rows, or of a range, of which key has the least.
 Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                       Choice *chosen) {
@@ -261,36 +297,42 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     RETURN_IF_ERROR(find_candidates(key, product, &found));
     const TuningKey cached = tuning_key(key);
     int32_t candidate = cache_.find(cached);
-    const bool unknown = candidate < 0 || candidate >= static_cast<int32_t>(found.size());
-    if (unknown && !times_) {
+    auto algorithm = algorithm_of(product, found, candidate);
+    if (!algorithm && !times_) {
         *chosen = {found[0].algo, true};
         return {};
     }
-    if (unknown) {
+    if (!algorithm) {
         ASSIGN_OR_RETURN(candidate, fastest(key, product, found, w, x, stream));
         remember(cached, candidate);
+        algorithm = algorithm_of(product, found, candidate);
     }
-    *chosen = {found[static_cast<size_t>(candidate)].algo, false};
+    *chosen = {algorithm ? *algorithm : found[0].algo, false};
     return {};
 }
 
-bool Linear::set_timing(bool on) {
+bool Linear::set_timing(bool on, std::span<const int64_t> rows) {
     times_ = on;
     if (!on || guessed_ == 0) return false;
+    const auto again = [&](const auto &choice) {
+        const auto same = [&](int64_t m) { return tuned_rows(m) == choice.first.m; };
+        return choice.second.guessed &&
+               (rows.empty() || std::any_of(rows.begin(), rows.end(), same));
+    };
     for (auto at = products_.begin(); at != products_.end();) {
         Key coarse = at->first;
         coarse.m = tuned_rows(coarse.m);
         const auto choice = tuned_.find(coarse);
-        if (choice == tuned_.end() || !choice->second.guessed) {
+        if (choice == tuned_.end() || !again(*choice)) {
             ++at;
             continue;
         }
         destroy(&at->second);
         at = products_.erase(at);
     }
-    std::erase_if(tuned_, [](const auto &choice) { return choice.second.guessed; });
-    guessed_ = 0;
-    return true;
+    const auto erased = static_cast<int64_t>(std::erase_if(tuned_, again));
+    guessed_ -= erased;
+    return erased > 0;
 }
 
 Result<int32_t> Linear::fastest(const Key &key, const Product &product,
@@ -304,19 +346,19 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
         std::clamp(static_cast<int64_t>(kRepeatedFlops / flops), kLeastRepeats, kMostRepeats);
     float shortest = 0;
     int32_t best = -1;
-    for (size_t i = 0; i < found.size(); ++i) {
-        if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
+    const auto attempt = [&](int32_t candidate, float hopeless) -> Status {
+        const auto algorithm = algorithm_of(product, found, candidate);
         // The first run loads the kernel.
-        if (multiply(product, found[i].algo, w, x, scratch_, key.accumulate, stream) !=
-            CUBLAS_STATUS_SUCCESS) {
-            continue;
+        if (!algorithm || multiply(product, *algorithm, w, x, scratch_, key.accumulate, stream) !=
+                              CUBLAS_STATUS_SUCCESS) {
+            return {};
         }
         float milliseconds = 0;
         const auto take_time = [&](int64_t times) -> Status {
             RETURN_IF_CUDA(cudaEventRecord(begin, stream));
             for (int64_t r = 0; r < times; ++r) {
                 RETURN_IF_CUBLAS(
-                    multiply(product, found[i].algo, w, x, scratch_, key.accumulate, stream));
+                    multiply(product, *algorithm, w, x, scratch_, key.accumulate, stream));
             }
             RETURN_IF_CUDA(cudaEventRecord(end, stream));
             RETURN_IF_CUDA(cudaEventSynchronize(end));
@@ -325,14 +367,20 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
             return {};
         };
         RETURN_IF_ERROR(take_time(1));
-        if (best >= 0 && milliseconds > kHopeless * shortest) continue;
+        if (best >= 0 && milliseconds > hopeless * shortest) return {};
         RETURN_IF_ERROR(take_time(repeats));
         // An earlier one is left only for what is clearly faster: two runs choose alike more often.
         if (best < 0 || milliseconds < 0.97f * shortest) {
             shortest = milliseconds;
-            best = static_cast<int32_t>(i);
+            best = candidate;
         }
-    }
+        return {};
+    };
+    for (int32_t i = 0; i < static_cast<int32_t>(found.size()); ++i)
+        RETURN_IF_ERROR(attempt(i, kHopeless));
+    const int32_t unchanged = std::max(best, 0);
+    for (int32_t change = 1; change <= TuningCache::kChanges; ++change)
+        RETURN_IF_ERROR(attempt(unchanged + change * kOfHeuristic, 1.03f));
     return std::max(best, 0);
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -89,8 +90,9 @@ class Linear {
     void *scratch() const { return scratch_; }
     int64_t scratch_bytes() const { return scratch_bytes_; }
     // Whether the candidates of shapes that the cache does not know are timed at their first use. Otherwise
-    // cuBLASLt's first is used until timing is on. Returns whether some such choices are now to be made again.
-    bool set_timing(bool on);
+    // cuBLASLt's first is used until timing is on: then those for tuned_rows() of one of `rows`, or with
+    // none for any number of rows, are to be made again. Returns whether there are some.
+    bool set_timing(bool on, std::span<const int64_t> rows = {});
     // What others have chosen by time and is kept in the same file; -1: not known. Their elements are
     // other numbers than Linear's.
     int32_t known_choice(const TuningKey &key) const { return cache_.find(key); }
@@ -158,6 +160,9 @@ class Linear {
         cublasLtMatmulAlgo_t algorithm{};
         bool guessed = false; // it has not been timed
     };
+    std::optional<cublasLtMatmulAlgo_t>
+    algorithm_of(const Product &product, const std::vector<cublasLtMatmulHeuristicResult_t> &found,
+                 int32_t candidate) const;
     Status choose(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                   Choice *chosen);
     Result<int32_t> fastest(const Key &key, const Product &product,

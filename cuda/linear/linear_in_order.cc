@@ -83,7 +83,7 @@ Status Linear::choose_in_order(const Key &key, const cublasLtMatmulAlgo_t &refer
     RETURN_IF_ERROR(describe_scales(product, w, x));
     std::vector<cublasLtMatmulHeuristicResult_t> found;
     RETURN_IF_ERROR(find_candidates(key, product, &found));
-    if (found.size() == TuningCache::kCandidates) found.pop_back();
+    if (found.size() == TuningCache::kOfHeuristic) found.pop_back();
     found.push_back({});
     found.back().algo = reference;
     TuningKey cached = tuning_key(key);

@@ -27,7 +27,9 @@ struct TuningKey {
 
 class TuningCache {
   public:
-    static constexpr int32_t kCandidates = 8;
+    // Candidate c is the heuristic's c % kOfHeuristic, changed in the (c / kOfHeuristic)-th way (linear.cc; 0: not).
+    static constexpr int32_t kOfHeuristic = 8, kChanges = 14,
+                             kCandidates = kOfHeuristic * (1 + kChanges);
     static constexpr size_t kMostEntries = 1 << 14;
 
     TuningCache() = default; // in memory alone

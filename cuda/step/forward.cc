@@ -202,8 +202,18 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
 
 Status Forward::run(const Staging &staging, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool moved, parts_.reserve(stream));
-    const bool chooses_again = products_.set_timing(timing_is_due());
-    if (moved || chooses_again) graphs_.clear(); // they know the old addresses, or choices
+    // Graphs know addresses and choices.
+    const int64_t sizes[] = {parts_.staged.tokens, parts_.staged.wanted};
+    const bool chooses_again = products_.set_timing(timing_is_due(), sizes);
+    if (moved) graphs_.clear();
+    if (chooses_again) {
+        graphs_.clear([&](const Graphs::Shape &shape) {
+            return std::any_of(std::begin(sizes), std::end(sizes), [&](int64_t rows) {
+                return tuned_rows(shape.tokens) == tuned_rows(rows) ||
+                       tuned_rows(shape.wanted) == tuned_rows(rows);
+            });
+        });
+    }
     RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));

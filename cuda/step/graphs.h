@@ -64,6 +64,12 @@ class Graphs {
     // After a failure in between: steps are launched from now on.
     void give_up(cudaStream_t stream);
     void clear(); // the addresses have changed
+    // Those of such shapes: other kernels are launched from now on.
+    template <typename Of> void clear(const Of &of) {
+        for (Entry &entry : entries_) {
+            if (of(entry.shape)) entry.graph.clear();
+        }
+    }
 
     int64_t captured() const { return captured_; }
     int64_t replayed() const { return replayed_; }

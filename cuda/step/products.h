@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,7 +57,9 @@ class Products {
     Status prepare(const StepProduct &product, int64_t rows, cudaStream_t stream);
 
     // Linear::set_timing. Ways to multiply packed matrices differ by more, and are timed as they come.
-    bool set_timing(bool on) { return linear_.set_timing(on); }
+    bool set_timing(bool on, std::span<const int64_t> rows = {}) {
+        return linear_.set_timing(on, rows);
+    }
 
     // Of packed matrices: what run() does with W for so many rows.
     enum class Way : uint8_t { packed, expanded, rounded };

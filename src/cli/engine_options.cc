@@ -49,9 +49,11 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
                     "auto: in the compute type (auto)")
         ->check(CLI::IsMember({"auto", "fp8"}).description(""))
         ->type_name("auto|fp8");
-    app->add_option("--drafts", choice->drafts,
-                    "auto: where a row's text repeats and a step has room, compute several of its "
-                    "tokens at once; always: wherever it repeats, for comparisons (off)")
+    app->add_option(
+           "--drafts", choice->drafts,
+           "auto: where a row's text repeats and a step has room, compute several of its "
+           "tokens at once; always: wherever it repeats, for comparisons (auto on a GPU, else "
+           "off)")
         ->check(CLI::IsMember({"off", "auto", "always"}).description(""))
         ->type_name("off|auto|always");
     add_kv_memory(app, choice);

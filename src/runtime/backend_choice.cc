@@ -139,7 +139,10 @@ EngineOptions take_ranks(const EngineOptions &options, const RankChoice &choice,
 
 std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const Model &model,
                                              const EngineOptions &options) {
-    if (options.drafts != Drafts::where_they_pay) return nullptr;
+    const bool on_gpu = backend.computes_on.kind == DeviceKind::gpu;
+    const bool wanted =
+        options.drafts == Drafts::where_they_pay || (options.drafts == Drafts::on_gpu && on_gpu);
+    if (!wanted) return nullptr;
     DeviceCosts costs = costs_of_device(backend.computes_on);
     for (std::vector<DeviceCosts::Product> *rates : {&costs.products, &costs.experts}) {
         for (DeviceCosts::Product &product : *rates)

@@ -37,7 +37,8 @@ const char *why_no_drafts(const DraftOptions &options, const BackendInfo &info) 
 LaneDrafts::LaneDrafts(const DraftOptions &options, const BackendInfo &info)
     : when_(options.when), cost_(options.cost), tokenizer_(options.tokenizer),
       overlaps_(info.batches_in_flight > 1), answers_(answer_tokens) {
-    if (why_no_drafts(options, info) != nullptr) when_ = Drafts::off;
+    if (when_ == Drafts::on_gpu && cost_ != nullptr) when_ = Drafts::where_they_pay;
+    if (when_ == Drafts::on_gpu || why_no_drafts(options, info) != nullptr) when_ = Drafts::off;
 }
 
 void LaneDrafts::ended(const RowRun &run) {

@@ -22,7 +22,7 @@
 namespace batchllm {
 
 struct DraftOptions {
-    Drafts when = Drafts::off;
+    Drafts when = Drafts::off;            // on_gpu: where they pay, if the cost is known
     std::shared_ptr<const StepCost> cost; // null: not known, so nothing is known to pay
     const Tokenizer *tokenizer = nullptr; // null: no row has a constraint
 };

@@ -26,6 +26,7 @@ struct Log {
 // Whether steps compute proposed tokens (lane_drafts.h).
 enum class Drafts : uint8_t {
     off,
+    on_gpu,         // without the option: there as where_they_pay, elsewhere as off
     where_they_pay, // "auto"
     always,         // wherever a text repeats: for comparisons
 };
@@ -45,7 +46,7 @@ struct EngineOptions {
     int32_t levels = 1;
     int32_t order = BATCHLLM_ORDER_DECODE_FIRST;
     int32_t min_prefix_tokens = 0; // 0: the plan's default
-    Drafts drafts = Drafts::off;
+    Drafts drafts = Drafts::on_gpu;
     uint64_t seed = 0;
     std::string timeline_path;                // "": none
     double long_step_seconds = 60;            // for StepWatch; only tests change it

@@ -46,7 +46,8 @@ Placement::Placement(const std::vector<int32_t> &devices,
         devices_.push_back({devices[i], info});
         if (!info.warning.empty()) observers_.warn(info.warning);
         const char *no_drafts = why_no_drafts(drafts, info);
-        if (drafts.when != Drafts::off && no_drafts != nullptr && i == 0)
+        const bool asked = drafts.when != Drafts::off && drafts.when != Drafts::on_gpu;
+        if (asked && no_drafts != nullptr && i == 0)
             observers_.warn(std::string("there will be no drafts: ") + no_drafts);
         const std::string states = info.state_slots == 0
                                        ? ""

@@ -9,6 +9,7 @@
 #include "../../bench/throughput_models.h"
 #include "constraint_job.h"
 #include "parameters/row_parameters.h"
+#include "runtime/backend_choice.h"
 #include "runtime/lane_drafts.h"
 #include "seed.h"
 
@@ -309,6 +310,18 @@ void tokens_are_proposed_where_a_step_has_room(void **) {
     assert_int_equal(proposed_on(nullptr, 1, 2000, true), -1);
 }
 
+void without_the_option_only_a_gpu_has_drafts(void **) {
+    const auto model = bench_model("Mistral-7B");
+    assert_true(model.ok());
+    const EngineOptions options;
+    for (const DeviceKind kind : {DeviceKind::gpu, DeviceKind::processor}) {
+        BackendInfo info;
+        info.computes_on.kind = kind;
+        const auto cost = step_cost_on(info, model->model, options);
+        assert_true(LaneDrafts({options.drafts, cost}, info).on() == (kind == DeviceKind::gpu));
+    }
+}
+
 } // namespace
 } // namespace batchllm
 
@@ -321,6 +334,7 @@ int main() {
         cmocka_unit_test(rows_with_penalties_have_no_drafts),
         cmocka_unit_test(rows_with_a_constraint_keep_their_masks_and_forced_tokens),
         cmocka_unit_test(tokens_are_proposed_where_a_step_has_room),
+        cmocka_unit_test(without_the_option_only_a_gpu_has_drafts),
     };
     return cmocka_run_group_tests_name("engine_drafts", tests, nullptr, nullptr);
 }
