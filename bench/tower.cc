@@ -57,12 +57,12 @@ class Bench {
 
     void run(int32_t patches) {
         const int64_t h = s_.hidden, p = patches, up = (s_.gated ? 2 : 1) * int64_t{s_.width};
-        std::vector<TowerBlock> blocks;
         const int32_t head_dim = s_.hidden / s_.heads;
-        for (int32_t row = 0; row < patches; row += tower_block_rows(DType::bf16, head_dim)) {
-            blocks.push_back({0, patches, row});
-        }
-        const DeviceMemory of_blocks = upload(blocks);
+        const auto blocks_of = [&](int32_t rows) {
+            std::vector<TowerBlock> blocks;
+            for (int32_t row = 0; row < patches; row += rows) blocks.push_back({0, patches, row});
+            return blocks;
+        };
         std::printf("%d patches\n", patches);
         total_ = 0;
         const auto product = [&](const char *name, const std::vector<DeviceMemory> &w, int64_t rows,
@@ -76,7 +76,7 @@ class Bench {
         const auto end = [&](int) {
             AddNormArguments a{};
             a.element = DType::bf16;
-            a.stream_type = DType::f32;
+            a.stream_type = DType::bf16;
             a.residual = residual_.data();
             a.delta = delta_.data();
             a.bias = bias_.as<float>();
@@ -95,7 +95,8 @@ class Bench {
         });
         require(launch_random(qkv_.data(), DType::bf16, p * 3 * h, 0, 1, 96, nullptr));
         if (tower_head_fits_sm90(DType::bf16, head_dim)) {
-            const double before = total_;
+            const std::vector<TowerBlock> blocks = blocks_of(tower_block_rows_sm90());
+            const DeviceMemory of_blocks = upload(blocks);
             time("attention, sm90", 4 * static_cast<double>(p * p * h), [&](int) {
                 require(launch_tower_attention_sm90(
                     {DType::bf16, qkv_.data(), attended_.data(), of_blocks.as<TowerBlock>(),
@@ -103,8 +104,10 @@ class Bench {
                      1 / std::sqrt(static_cast<float>(head_dim))},
                     patches, nullptr));
             });
-            total_ = before;
         }
+        const double with_sm90 = total_;
+        const std::vector<TowerBlock> blocks = blocks_of(tower_block_rows(DType::bf16, head_dim));
+        const DeviceMemory of_blocks = upload(blocks);
         time("attention", 4 * static_cast<double>(p * p * h), [&](int) {
             require(launch_tower_attention({DType::bf16, qkv_.data(), attended_.data(),
                                             of_blocks.as<TowerBlock>(),
@@ -112,15 +115,26 @@ class Bench {
                                             1 / std::sqrt(static_cast<float>(head_dim))},
                                            nullptr));
         });
-        product("output", o_w_, h, h, attended_, delta_, DType::f32);
+        if (tower_head_fits_sm90(DType::bf16, head_dim)) total_ = with_sm90;
+        product("output", o_w_, h, h, attended_, delta_, DType::bf16);
         time("addition and norm", 0, end);
+        if (!s_.gated) {
+            time("up, with activation", 2 * static_cast<double>(p * up * h), [&](int layer) {
+                Matrix matrix{up_w_[static_cast<size_t>(layer)].data(), up, h};
+                matrix.gelu_bias = bias_.data();
+                require(linear_.run(matrix, normed_.data(), patches, activated_.data(), DType::bf16,
+                                    false, nullptr));
+            });
+        }
+        const double with_activation = total_;
         product("up", up_w_, up, h, normed_, up_, DType::bf16);
         time("activation", 0, [&](int) {
             require(launch_activation({DType::bf16, Activation::gelu_tanh, s_.gated, up_.data(),
                                        bias_.as<float>(), activated_.data(), patches, s_.width},
                                       nullptr));
         });
-        product("down", down_w_, h, s_.width, activated_, delta_, DType::f32);
+        if (!s_.gated) total_ = with_activation;
+        product("down", down_w_, h, s_.width, activated_, delta_, DType::bf16);
         time("addition and norm", 0, end);
         std::printf("  %d layers: %.2f ms\n", s_.layers, total_ * s_.layers * 1e-3);
     }

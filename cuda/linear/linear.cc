@@ -132,6 +132,11 @@ Status Linear::describe(const Key &key, Product *product) const {
         RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
             product->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     }
+    if (key.gelu) {
+        const cublasLtEpilogue_t gelu = CUBLASLT_EPILOGUE_GELU_BIAS; // its approximation with tanh
+        RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
+            product->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof gelu));
+    }
     RETURN_IF_CUBLAS(
         cublasLtMatrixLayoutCreate(&product->w, data_type(element), k, n, static_cast<int64_t>(k)));
     RETURN_IF_CUBLAS(
@@ -141,8 +146,13 @@ Status Linear::describe(const Key &key, Product *product) const {
     return {};
 }
 
-// Where the scales of e4m3 are. They are part of a product's description.
-Status Linear::describe_scales(const Product &product, const Matrix &w, const Input &x) {
+// Where the scales of e4m3 and the bias are. They are part of a product's description.
+Status Linear::describe_vectors(const Product &product, const Matrix &w, const Input &x) {
+    if (w.gelu_bias != nullptr) {
+        RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product.operation,
+                                                        CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                        &w.gelu_bias, sizeof w.gelu_bias));
+    }
     if (w.scaling == Scaling::none) return {};
     RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
         product.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w.scales, sizeof w.scales));
@@ -195,7 +205,7 @@ bool Linear::has(int64_t rows, int64_t columns, Scaling scaling, DType y_type, b
         of_rows.m = padded_rows(m);
         Described product;
         RETURN_IF_ERROR(describe(of_rows, &product));
-        RETURN_IF_ERROR(describe_scales(product, w, {scales, scales}));
+        RETURN_IF_ERROR(describe_vectors(product, w, {scales, scales}));
         std::vector<cublasLtMatmulHeuristicResult_t> found;
         return find_candidates(of_rows, product, &found);
     };
@@ -212,7 +222,7 @@ bool Linear::has(int64_t rows, int64_t columns, Scaling scaling, DType y_type, b
 Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                             Product *product) {
     RETURN_IF_ERROR(describe(key, product));
-    RETURN_IF_ERROR(describe_scales(*product, w, x));
+    RETURN_IF_ERROR(describe_vectors(*product, w, x));
     Key coarse = key;
     coarse.m = tuned_rows(key.m);
     if (!key.alike && scratch_ != nullptr &&
@@ -248,7 +258,9 @@ TuningKey Linear::tuning_key(const Key &key) const {
             key.k,
             key.scaling == Scaling::none ? static_cast<int32_t>(element_) : scaled,
             static_cast<int32_t>(key.y_type),
-            key.accumulate ? 1 : 0};
+            key.gelu         ? 2
+            : key.accumulate ? 1
+                             : 0};
 }
 
 void Linear::remember(const TuningKey &key, int32_t candidate) {
@@ -292,7 +304,7 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
                       Choice *chosen) {
     Described product;
     RETURN_IF_ERROR(describe(key, &product));
-    RETURN_IF_ERROR(describe_scales(product, w, x));
+    RETURN_IF_ERROR(describe_vectors(product, w, x));
     std::vector<cublasLtMatmulHeuristicResult_t> found;
     RETURN_IF_ERROR(find_candidates(key, product, &found));
     const TuningKey cached = tuning_key(key);
@@ -397,7 +409,8 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input 
     }
     // In order, any choice gives the same bits.
     const bool alike = w.alike && !in_order_;
-    const Key key{padded_rows(rows), w.rows, w.columns, y_type, accumulate, w.scaling, alike};
+    const Key key{padded_rows(rows), w.rows,    w.columns, y_type,
+                  accumulate,        w.scaling, alike,     w.gelu_bias != nullptr};
     auto found = products_.find(key);
     if (found == products_.end() && in_order_) {
         return error(BATCHLLM_ERROR_INTERNAL,
@@ -432,7 +445,7 @@ Status Linear::run(const Matrix &w, const Input &x, int64_t rows, void *y, DType
                      static_cast<long long>(w.rows), static_cast<long long>(w.columns),
                      static_cast<double>(product->alpha), static_cast<double>(alpha));
     }
-    RETURN_IF_ERROR(describe_scales(*product, w, x));
+    RETURN_IF_ERROR(describe_vectors(*product, w, x));
     return check(multiply(*product, product->algorithm, w, x, y, accumulate, stream, alpha),
                  "cublasLtMatmul");
 }

@@ -37,6 +37,8 @@ struct Matrix {
     std::optional<Packing> packing = {};
     bool alike =
         false; // its products are chosen without timing: the same on devices that are the same
+    // [rows] of the compute type, 16 bits: y is gelu_tanh(x W^T + this), rounded once. Null: it is x W^T.
+    const void *gelu_bias = nullptr;
 };
 
 // What W is multiplied with, in the type that W has.
@@ -121,7 +123,7 @@ class Linear {
         DType y_type;
         bool accumulate;
         Scaling scaling;
-        bool alike = false;
+        bool alike = false, gelu = false;
         bool operator==(const Key &) const = default;
     };
     struct Hash {
@@ -130,7 +132,8 @@ class Linear {
             h = (h ^ static_cast<size_t>(key.n)) * 0xbf58476d1ce4e5b9u;
             h = (h ^ static_cast<size_t>(key.k)) * 0x94d049bb133111ebu;
             return h ^ static_cast<size_t>(key.y_type) ^ (key.accumulate ? 64u : 0u) ^
-                   (key.alike ? 32u : 0u) ^ static_cast<size_t>(key.scaling) << 7;
+                   (key.alike ? 32u : 0u) ^ (key.gelu ? 16u : 0u) ^
+                   static_cast<size_t>(key.scaling) << 7;
         }
     };
     struct Product {
@@ -150,7 +153,7 @@ class Linear {
     Result<const Product *> product_of(const Matrix &w, const Input &x, int64_t rows, DType y_type,
                                        bool accumulate, cudaStream_t stream);
     Status describe(const Key &key, Product *product) const;
-    static Status describe_scales(const Product &product, const Matrix &w, const Input &x);
+    static Status describe_vectors(const Product &product, const Matrix &w, const Input &x);
     static void destroy(Product *product);
     Status make_product(const Key &key, const Matrix &w, const Input &x, cudaStream_t stream,
                         Product *product);

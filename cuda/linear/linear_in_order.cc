@@ -53,12 +53,12 @@ Status Linear::find_reference(Key key, const Matrix &w, const Input &x, OrderPro
     Described large, small;
     key.m = kReferenceRows;
     RETURN_IF_ERROR(describe(key, &large));
-    RETURN_IF_ERROR(describe_scales(large, w, x));
+    RETURN_IF_ERROR(describe_vectors(large, w, x));
     std::vector<cublasLtMatmulHeuristicResult_t> found;
     RETURN_IF_ERROR(find_candidates(key, large, &found));
     key.m = OrderProbe::kRows;
     RETURN_IF_ERROR(describe(key, &small));
-    RETURN_IF_ERROR(describe_scales(small, w, x));
+    RETURN_IF_ERROR(describe_vectors(small, w, x));
     for (const cublasLtMatmulHeuristicResult_t &candidate : found) {
         if (candidate.state != CUBLAS_STATUS_SUCCESS || !makes_one_sum(candidate.algo)) continue;
         RETURN_IF_ERROR(probe->begin(key.m, stream));
@@ -80,7 +80,7 @@ Status Linear::choose_in_order(const Key &key, const cublasLtMatmulAlgo_t &refer
                                cudaStream_t stream, cublasLtMatmulAlgo_t *chosen) {
     Described product;
     RETURN_IF_ERROR(describe(key, &product));
-    RETURN_IF_ERROR(describe_scales(product, w, x));
+    RETURN_IF_ERROR(describe_vectors(product, w, x));
     std::vector<cublasLtMatmulHeuristicResult_t> found;
     RETURN_IF_ERROR(find_candidates(key, product, &found));
     if (found.size() == TuningCache::kOfHeuristic) found.pop_back();
@@ -142,7 +142,7 @@ Status Linear::prepare_in_order(const Matrix &like, DType y_type, bool accumulat
         Product product;
         product.alpha = alpha;
         Status status = describe(key, &product);
-        if (status.ok()) status = describe_scales(product, w, x);
+        if (status.ok()) status = describe_vectors(product, w, x);
         bool same = false;
         for (const cublasLtMatmulAlgo_t &algorithm : {chosen, reference}) {
             if (!status.ok() || same) break;

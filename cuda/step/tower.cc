@@ -44,10 +44,12 @@ const char *StepTower::missing(const Model &model, DType element) {
 
 StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear linear,
                      StepPictures *pictures)
-    : model_(model), tower_(*model.tower), element_(options.element),
+    : model_(model), tower_(*model.tower), element_(options.element), stream_(options.residual),
       // In f16, Inf of one picture times a weight of zero would be NaN in another of the pack.
       alone_(options.reproducible || options.element == DType::f16),
-      tunes_(options.tune && !options.reproducible), sm90_(options.experts == GroupedKernel::sm90),
+      tunes_(options.tune && !options.reproducible),
+      sm90_(options.experts == GroupedKernel::sm90 &&
+            tower_head_fits_sm90(element_, tower_.layers[0].attention()->head_dim)),
       untimed_(options.untimed_steps), pictures_(pictures), linear_(std::move(linear)) {}
 
 Result<std::unique_ptr<StepTower>>
@@ -88,7 +90,7 @@ Status StepTower::allocate() {
                                          static_cast<int64_t>(available));
     const TowerBuffers room = tower_buffers(model_, element_, most_patches_);
     const int64_t pack =
-        tower_buffers(model_, element_, std::min(tower_pack_patches, most_patches_)).sent;
+        tower_buffers(model_, element_, std::min(most_pack_patches, most_patches_)).sent;
     for (Sent &sent : sent_) RETURN_IF_ERROR(sent.staging.reserve(pack, room.sent));
     const auto make = [](DeviceMemory *memory, int64_t bytes) -> Status {
         ASSIGN_OR_RETURN(*memory, DeviceMemory::create(bytes, "a tower's buffers"));
@@ -118,8 +120,8 @@ Status StepTower::load(std::span<const PictureLoad> loads, cudaStream_t copies,
         RETURN_IF_ERROR(pictures_->take(load.slot, load.picture->grid.tokens));
     }
     while (!loads.empty()) {
-        const auto pack = alone_ ? loads.first(1)
-                                 : first_pack(loads, std::min(tower_pack_patches, most_patches_));
+        const auto pack =
+            alone_ ? loads.first(1) : first_pack(loads, std::min(most_pack_patches, most_patches_));
         Sent &sent = sent_[turn_];
         turn_ = (turn_ + 1) % sent_.size();
         RETURN_IF_CUDA(cudaEventSynchronize(sent.done));
@@ -156,15 +158,18 @@ Status StepTower::send(std::span<const PictureLoad> loads, Sent *to, cudaStream_
     for (const TowerPack::Output &output : pack_.outputs) {
         *place++ = pictures_->place(output.slot, output.token);
     }
-    ASSIGN_OR_RETURN(to->pictures, stage_blocks(pack_.pictures, &staging, &to->picture_blocks));
-    ASSIGN_OR_RETURN(to->windows, stage_blocks(pack_.windows, &staging, &to->window_blocks));
+    const int32_t head_dim = tower_.layers[0].attention()->head_dim;
+    const int32_t rows = tower_block_rows(element_, head_dim);
+    ASSIGN_OR_RETURN(to->pictures,
+                     stage_blocks(pack_.pictures, sm90_ ? tower_block_rows_sm90() : rows, &staging,
+                                  &to->picture_blocks));
+    ASSIGN_OR_RETURN(to->windows, stage_blocks(pack_.windows, rows, &staging, &to->window_blocks));
     RETURN_IF_ERROR(staging.send(copies));
     return check_cuda(cudaEventRecord(to->arrived, copies), "pictures");
 }
 
-Result<int64_t> StepTower::stage_blocks(const std::vector<TowerPack::Range> &ranges,
+Result<int64_t> StepTower::stage_blocks(const std::vector<TowerPack::Range> &ranges, int32_t rows,
                                         Staging *staging, int32_t *count) {
-    const int32_t rows = tower_block_rows(element_, tower_.layers[0].attention()->head_dim);
     std::vector<TowerBlock> blocks;
     for (const TowerPack::Range &range : ranges) {
         for (int64_t row = range.begin; row < range.end; row += rows) {
@@ -176,15 +181,15 @@ Result<int64_t> StepTower::stage_blocks(const std::vector<TowerPack::Range> &ran
     return staging->add<TowerBlock>(blocks);
 }
 
-Status StepTower::norm(const DeviceNorm &norm, const void *x, int64_t rows, int64_t width,
-                       DType type, void *out, cudaStream_t stream) {
+Status StepTower::norm(const DeviceNorm &norm, const Rows &x, int64_t rows, int64_t width,
+                       const Rows &out, cudaStream_t stream) {
     AddNormArguments arguments{};
-    arguments.element = type;
-    arguments.stream_type = DType::f32;
-    arguments.residual = const_cast<void *>(x); // without a delta it is only read
+    arguments.element = out.type;
+    arguments.stream_type = x.type;
+    arguments.residual = x.data; // without a delta it is only read
     arguments.scale = 1;
     arguments.next = norm;
-    arguments.out = out;
+    arguments.out = out.data;
     arguments.count = static_cast<int32_t>(rows);
     arguments.hidden = static_cast<int32_t>(width);
     return check_cuda(launch_add_norm(arguments, stream), "a tower's norm");
@@ -193,7 +198,7 @@ Status StepTower::norm(const DeviceNorm &norm, const void *x, int64_t rows, int6
 Status StepTower::end_sublayer(const float *bias, const DeviceNorm *next, cudaStream_t stream) {
     AddNormArguments arguments{};
     arguments.element = element_;
-    arguments.stream_type = DType::f32;
+    arguments.stream_type = stream_;
     arguments.residual = residual_.data();
     arguments.delta = delta_.data();
     arguments.bias = bias;
@@ -211,8 +216,8 @@ Status StepTower::run(const Sent &sent, cudaStream_t stream) {
     RETURN_IF_ERROR(embed(sent, stream));
     for (size_t i = 0; i < tower_.layers.size(); ++i) RETURN_IF_ERROR(layer(i, sent, stream));
     if (weights_.after) {
-        RETURN_IF_ERROR(norm(weights_.after, residual_.data(), patches(), tower_.hidden, DType::f32,
-                             residual_.data(), stream));
+        RETURN_IF_ERROR(
+            norm(weights_.after, residual(), patches(), tower_.hidden, residual(), stream));
     }
     return merge(0, sent, stream);
 }
@@ -225,10 +230,10 @@ Status StepTower::embed(const Sent &sent, cudaStream_t stream) {
          static_cast<int32_t>(tower_.values()), static_cast<int32_t>(weights_.patch.columns)},
         stream));
     RETURN_IF_ERROR(
-        product(weights_.patch, normed_.data(), count, residual_.data(), DType::f32, stream));
-    RETURN_IF_CUDA(launch_tower_positions({residual_.as<float>(), of_patches, weights_.patch_bias,
-                                           weights_.positions, count, tower_.hidden, tower_.side,
-                                           tower_.interpolated},
+        product(weights_.patch, normed_.data(), count, residual_.data(), stream_, stream));
+    RETURN_IF_CUDA(launch_tower_positions({stream_, residual_.data(), of_patches,
+                                           weights_.patch_bias, weights_.positions, count,
+                                           tower_.hidden, tower_.side, tower_.interpolated},
                                           stream));
     if (!tower_.ropes.empty()) {
         const Rope &rope = tower_.ropes[0];
@@ -238,11 +243,11 @@ Status StepTower::embed(const Sent &sent, cudaStream_t stream) {
                                 stream));
     }
     if (weights_.before) {
-        RETURN_IF_ERROR(norm(weights_.before, residual_.data(), count, tower_.hidden, DType::f32,
-                             residual_.data(), stream));
+        RETURN_IF_ERROR(
+            norm(weights_.before, residual(), count, tower_.hidden, residual(), stream));
     }
-    return norm(weights_.layers[0].before_attention, residual_.data(), count, tower_.hidden,
-                element_, normed_.data(), stream);
+    return norm(weights_.layers[0].before_attention, residual(), count, tower_.hidden, normed(),
+                stream);
 }
 
 // What it begins with has been normed; so has what the next one does.
@@ -251,16 +256,15 @@ Status StepTower::layer(size_t index, const Sent &sent, cudaStream_t stream) {
     const Attention &a = *tower_.layers[index].attention();
     const int64_t count = patches();
     RETURN_IF_ERROR(product(w.qkv, normed_.data(), count, qkv_.data(), element_, stream));
-    RETURN_IF_CUDA(launch_tower_turn({element_, qkv_.data(), w.qkv_bias,
+    RETURN_IF_CUDA(launch_tower_turn({element_, qkv_.data(), w.qk_bias,
                                       a.rope >= 0 ? angles_.as<float2>() : nullptr,
                                       static_cast<int32_t>(count), a.heads, a.head_dim},
                                      stream));
     RETURN_IF_ERROR(attend(a, sent, stream));
-    RETURN_IF_ERROR(product(w.o, attended_.data(), count, delta_.data(), DType::f32, stream));
+    RETURN_IF_ERROR(product(w.o, attended_.data(), count, delta_.data(), stream_, stream));
     RETURN_IF_ERROR(end_sublayer(w.o_bias, &w.before_feed_forward, stream));
     RETURN_IF_ERROR(activate(w.feed, normed_.data(), count, stream));
-    RETURN_IF_ERROR(
-        product(w.feed.down, activated_.data(), count, delta_.data(), DType::f32, stream));
+    RETURN_IF_ERROR(product(w.feed.down, activated_.data(), count, delta_.data(), stream_, stream));
     const DeviceNorm *next =
         index + 1 < weights_.layers.size() ? &weights_.layers[index + 1].before_attention : nullptr;
     const auto deepstack = std::find_if(
@@ -272,7 +276,7 @@ Status StepTower::layer(size_t index, const Sent &sent, cudaStream_t stream) {
     const auto part = static_cast<size_t>(deepstack - tower_.deepstack.begin()) + 1;
     RETURN_IF_ERROR(merge(part, sent, stream));
     if (next == nullptr) return {};
-    return norm(*next, residual_.data(), count, tower_.hidden, element_, normed_.data(), stream);
+    return norm(*next, residual(), count, tower_.hidden, normed(), stream);
 }
 
 Status StepTower::attend(const Attention &a, const Sent &sent, cudaStream_t stream) {
@@ -286,15 +290,16 @@ Status StepTower::attend(const Attention &a, const Sent &sent, cudaStream_t stre
         a.heads,
         a.head_dim,
         static_cast<float>(a.scale)};
-    // Windows are half a block, and have half a tile of keys.
-    const bool sm90 = sm90_ && !windows && tower_head_fits_sm90(element_, a.head_dim);
-    return check_cuda(sm90 ? launch_tower_attention_sm90(arguments, patches(), stream)
-                           : launch_tower_attention(arguments, stream),
+    return check_cuda(sm90_ && !windows ? launch_tower_attention_sm90(arguments, patches(), stream)
+                                        : launch_tower_attention(arguments, stream),
                       "a tower's attention");
 }
 
 Status StepTower::activate(const TowerFeed &feed, const void *x, int64_t rows,
                            cudaStream_t stream) {
+    if (feed.up.gelu_bias != nullptr) {
+        return product(feed.up, x, rows, activated_.data(), element_, stream);
+    }
     RETURN_IF_ERROR(product(feed.up, x, rows, up_.data(), element_, stream));
     const ActivationArguments arguments{element_,
                                         feed.activation,
@@ -313,24 +318,23 @@ Status StepTower::merge(size_t part, const Sent &sent, cudaStream_t stream) {
     const Merger &from = part == 0 ? tower_.merger : tower_.deepstack[part - 1].merger;
     const int64_t width = merged_width(from, tower_);
     const auto count = static_cast<int32_t>(tokens());
-    const float *x = residual_.as<float>();
+    Rows x = residual();
     const bool joins = !from.averaged && !w.merged_norm; // then a patch's norm is the only one
     if (joins) {
-        RETURN_IF_ERROR(
-            norm(w.norm, x, patches(), tower_.hidden, element_, normed_.data(), stream));
+        RETURN_IF_ERROR(norm(w.norm, x, patches(), tower_.hidden, normed(), stream));
     } else if (w.norm) {
-        RETURN_IF_ERROR(
-            norm(w.norm, x, patches(), tower_.hidden, DType::f32, delta_.data(), stream));
-        x = delta_.as<float>();
+        const Rows to{delta_.data(), DType::f32};
+        RETURN_IF_ERROR(norm(w.norm, x, patches(), tower_.hidden, to, stream));
+        x = to;
     }
     if (from.averaged) {
-        auto *to = qkv_.as<float>();
-        RETURN_IF_CUDA(
-            launch_tower_means(x, to, count, tower_.merge * tower_.merge, tower_.hidden, stream));
+        const Rows to{qkv_.data(), DType::f32};
+        RETURN_IF_CUDA(launch_tower_means(x.type, x.data, qkv_.as<float>(), count,
+                                          tower_.merge * tower_.merge, tower_.hidden, stream));
         x = to;
     }
     if (!joins) {
-        RETURN_IF_ERROR(norm(w.merged_norm, x, count, width, element_, normed_.data(), stream));
+        RETURN_IF_ERROR(norm(w.merged_norm, x, count, width, normed(), stream));
     }
     const void *input = normed_.data();
     const float *bias = w.projection_bias;

@@ -1,8 +1,8 @@
 // Pictures -> the outputs of the model's tower, in the places that StepPictures has given them. The tower (src/model/tower.h) is
 // walked from its description, packed over the patches of several pictures.
 //
-// Its residual stream is f32: its arithmetic is the elements' alone where products and attention read. A picture's outputs have
-// the same bits whatever is loaded with it if pictures are packed alone (`alone`).
+// Its residual stream has the type of the text model's. A picture's outputs have the same bits whatever is loaded with it if
+// pictures are packed alone (`alone`).
 //
 // All memory is taken at once: nothing of the device's is allocated for a picture later.
 #pragma once
@@ -55,8 +55,9 @@ class StepTower {
     // Whether products' candidates are timed with this pack, as in steps of text (Forward::timing_is_due).
     bool timing_is_due();
     Status send(std::span<const PictureLoad> loads, Sent *to, cudaStream_t copies);
-    Result<int64_t> stage_blocks(const std::vector<TowerPack::Range> &ranges, Staging *staging,
-                                 int32_t *count);
+    // rows: of a block.
+    static Result<int64_t> stage_blocks(const std::vector<TowerPack::Range> &ranges, int32_t rows,
+                                        Staging *staging, int32_t *count);
     Status run(const Sent &sent, cudaStream_t stream);
     Status embed(const Sent &sent, cudaStream_t stream);
     Status layer(size_t index, const Sent &sent, cudaStream_t stream);
@@ -64,8 +65,14 @@ class StepTower {
     // delta += bias is added to the residual stream; then the norm for what follows, where there is one.
     Status end_sublayer(const float *bias, const DeviceNorm *next, cudaStream_t stream);
     Status merge(size_t part, const Sent &sent, cudaStream_t stream);
-    Status norm(const DeviceNorm &norm, const void *x, int64_t rows, int64_t width, DType type,
-                void *out, cudaStream_t stream);
+    struct Rows { // of a type
+        void *data;
+        DType type;
+    };
+    Status norm(const DeviceNorm &norm, const Rows &x, int64_t rows, int64_t width, const Rows &out,
+                cudaStream_t stream);
+    Rows residual() const { return {residual_.data(), stream_}; }
+    Rows normed() const { return {normed_.data(), element_}; }
     Status product(const Matrix &w, const void *x, int64_t rows, void *y, DType type,
                    cudaStream_t stream) {
         return linear_.run(w, x, rows, y, type, false, stream);
@@ -77,8 +84,9 @@ class StepTower {
 
     const Model &model_;
     const Tower &tower_;
-    DType element_;
-    bool alone_, tunes_, sm90_;
+    DType element_, stream_; // of products' inputs, of the residual stream
+    bool alone_, tunes_;
+    bool sm90_; // for whole pictures; windows are a third of a block, and have half a tile of keys
     int64_t untimed_;
     std::unordered_map<int64_t, int64_t> packs_; // by tuned_rows()
     StepPictures *pictures_;

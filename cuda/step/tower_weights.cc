@@ -67,10 +67,13 @@ class TowerLoader {
         RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, &to->before_feed_forward));
         RETURN_IF_ERROR(matrix(
             3 * q, hidden, {{&a.q.values, 0}, {&a.k.values, q}, {&a.v.values, 2 * q}}, &to->qkv));
-        RETURN_IF_ERROR(
-            vector(3 * q, {{&a.q.bias, 0}, {&a.k.bias, q}, {&a.v.bias, 2 * q}}, 0, &to->qkv_bias));
+        RETURN_IF_ERROR(vector(2 * q, {{&a.q.bias, 0}, {&a.k.bias, q}}, 0, &to->qk_bias));
         RETURN_IF_ERROR(matrix(hidden, q, {{&a.o.values, 0}}, &to->o));
-        RETURN_IF_ERROR(vector(hidden, {{&a.o.bias, 0}}, 0, &to->o_bias));
+        const Numbers bias = reads() ? output_bias(a) : Numbers();
+        const Tensor of_output = tensor_of(a.o.values.name, bias, hidden, 1);
+        if (a.o.bias || a.v.bias) {
+            RETURN_IF_ERROR(vector(hidden, {{&of_output, 0}}, 0, &to->o_bias));
+        }
         return feed(*from.feed_forward(), &to->feed);
     }
 
@@ -102,7 +105,15 @@ class TowerLoader {
         const int64_t up = rows - to->width; // where it begins
         RETURN_IF_ERROR(matrix(rows, from.up.columns(),
                                {{&from.gate.values, 0}, {&from.up.values, up}}, &to->up));
-        RETURN_IF_ERROR(vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, 0, &to->up_bias));
+        if (!to->gated && to->activation == Activation::gelu_tanh && from.up.bias &&
+            element_ != DType::f32) {
+            Matrix bias; // a row, whose elements are rows of the tensor
+            RETURN_IF_ERROR(matrix(rows, 1, {{&from.up.bias, 0}}, &bias));
+            to->up.gelu_bias = bias.data;
+        } else {
+            RETURN_IF_ERROR(
+                vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, 0, &to->up_bias));
+        }
         RETURN_IF_ERROR(matrix(from.down.rows(), to->width, {{&from.down.values, 0}}, &to->down));
         return vector(from.down.rows(), {{&from.down.bias, 0}}, 0, &to->down_bias);
     }
@@ -131,12 +142,17 @@ class TowerLoader {
     // Numbers that stand for a tensor's: [rows, columns], padded.
     Status changed(const Tensor &stored, const Numbers &numbers, int64_t rows, int64_t columns,
                    Matrix *out) {
+        const Tensor tensor = tensor_of(stored.name, numbers, rows, columns);
+        return matrix(rows, padded_tower_width(columns), {{&tensor, 0}}, out);
+    }
+    static Tensor tensor_of(const std::string &name, const Numbers &numbers, int64_t rows,
+                            int64_t columns) {
         Tensor tensor;
-        tensor.name = stored.name;
+        tensor.name = name;
         tensor.rows = rows;
         tensor.columns = columns;
         tensor.data = reinterpret_cast<const std::byte *>(numbers.data());
-        return matrix(rows, padded_tower_width(columns), {{&tensor, 0}}, out);
+        return tensor;
     }
 
     Status norm(const Norm &from, int64_t length, DeviceNorm *to) {

@@ -14,7 +14,8 @@
 namespace batchllm::cuda {
 
 struct TowerFeed {
-    Matrix up;   // [width, columns], or gate, then up: [2 width, columns]
+    // [width, columns], or gate, then up: [2 width, columns]. With gelu_bias its product ends with the activation.
+    Matrix up;
     Matrix down; // [rows, width]
     const float *up_bias = nullptr, *down_bias = nullptr;
     bool gated = false;
@@ -28,7 +29,8 @@ struct TowerLayer {
     DeviceNorm before_attention, before_feed_forward; // [hidden]
     Matrix qkv;                                       // [3 heads * head_dim, hidden]
     Matrix o;                                         // [hidden, heads * head_dim]
-    const float *qkv_bias = nullptr, *o_bias = nullptr;
+    const float *qk_bias = nullptr;                   // [2 heads * head_dim]
+    const float *o_bias = nullptr;                    // with that of values (output_bias())
     TowerFeed feed;
 };
 

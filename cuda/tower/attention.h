@@ -13,7 +13,7 @@ namespace batchllm::cuda {
 
 struct TowerBlock {
     int32_t begin, end; // patches that see each other
-    int32_t first;      // its query rows: up to tower_block_rows() from here on, before end
+    int32_t first; // its query rows: up to as many as the kernel takes from here on, before end
 };
 
 struct TowerAttentionArguments {
@@ -33,6 +33,7 @@ cudaError_t launch_tower_attention(const TowerAttentionArguments &arguments, cud
 
 // The same on wgmma, sm_90a only: heads of 64, 72 or 80 elements in 16 bits, for long ranges. patches: in qkv.
 bool tower_head_fits_sm90(DType element, int32_t head_dim);
+int32_t tower_block_rows_sm90();
 cudaError_t launch_tower_attention_sm90(const TowerAttentionArguments &arguments, int64_t patches,
                                         cudaStream_t stream);
 

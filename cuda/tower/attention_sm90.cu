@@ -1,12 +1,12 @@
 // O = softmax(scale Q K^T) V over ranges of patches, sm_90a: wgmma, keys and values by TMA.
 //
-// A CTA has a block's 128 query rows, 64 for each of two warpgroups; a third warpgroup's first thread fetches tiles of 128 keys.
-// As in attention/sm90_wide.cuh, S = Q K^T of tile j + 1 and O += P V of tile j are in flight together, and a warpgroup's softmax
-// overlaps with the other's products.
+// A CTA has a block's 192 query rows, 64 for each of three warpgroups; a fourth warpgroup's first thread fetches tiles of keys: as
+// many as a thread of three has registers for. As in attention/sm90_wide.cuh, S = Q K^T of tile j + 1 and O += P V of tile j
+// are in flight together, and a warpgroup's softmax overlaps with the others' products.
 //
-// A head is 64 elements, as wgmma's operands with the 128-byte swizzle, and, if it is longer, a tail of up to 16 with the 32-byte
-// swizzle. Beyond the head the tail has what comes next in memory: queries are zero there, and columns of O beyond it are not
-// written. Keys beyond the range are other patches, or zeros; their weights are zero.
+// A head is 64 elements, as wgmma's operands with the 128-byte swizzle, and, if it is longer, a tail of 8 or 16 in rows of 16 with
+// the 32-byte swizzle. Beyond the head these rows have what comes next in memory: queries are zero there. Keys beyond the range are
+// other patches, or zeros; their weights are zero.
 #include "tower/attention.h"
 
 #include <cuda.h>
@@ -19,17 +19,21 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kRows = 128, kKeys = 128;
-constexpr int kConsumers = 256, kThreads = kConsumers + 128;
-constexpr int kHead = 64, kTail = 16; // elements
-constexpr int kStages = 3;            // of keys, and of values
-constexpr int kHeadBytes = kKeys * kHead * 2, kTailBytes = kKeys * kTail * 2;
-constexpr int kGroup = 1, kTurn = 3; // named barriers, one per warpgroup
+constexpr int kGroups = 3, kRows = kGroups * 64;
+constexpr int kConsumers = kGroups * 128, kThreads = kConsumers + 128;
+constexpr int kHead = 64, kTailRow = 16; // elements
+constexpr int kStages = 3;               // of keys, and of values
+constexpr int kHeadQueries = kRows * kHead * 2, kTailQueries = kRows * kTailRow * 2;
+constexpr int kGroup = 1, kTurn = kGroup + kGroups; // named barriers, one per warpgroup
 
-template <bool HasTail> struct Shape {
-    static constexpr int kTileBytes = kHeadBytes + (HasTail ? kTailBytes : 0);
+template <int Tail> struct Shape {
+    static constexpr int kKeys = Tail == 16 ? 112 : 128;
+    static constexpr int kHeadBytes = kKeys * kHead * 2;
+    static constexpr int kSentBytes = kHeadBytes + (Tail > 0 ? kKeys * kTailRow * 2 : 0);
+    static constexpr int kTileBytes = (kSentBytes + 1023) / 1024 * 1024; // as swizzles want it
     static constexpr int kQueries = 2 * kStages * kTileBytes; // where they are: head, then tail
-    static constexpr int kBarriers = kQueries + kTileBytes;   // full, empty of keys; of values
+    static constexpr int kBarriers =
+        kQueries + kHeadQueries + (Tail > 0 ? kTailQueries : 0); // full, empty of keys; of values
     static constexpr int kBytes = kBarriers + 4 * kStages * 8 + 1024;
 };
 
@@ -50,6 +54,12 @@ struct TailOperand {
                      "}, {%8,%9,%10,%11}, %12, 1, 1, 1, 1;"                                        \
                      : R8(d, 0)                                                                    \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }                                                                                              \
+    __device__ __forceinline__ void wgmma_tail(float(&d)[4], const uint32_t *a, uint64_t b, CPP) { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE " {%0,%1,%2,%3}, " \
+                     "{%4,%5,%6,%7}, %8, 1, 1, 1, 1;"                                              \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
 WGMMA_TAIL("bf16", __nv_bfloat16)
 WGMMA_TAIL("f16", __half)
@@ -65,13 +75,13 @@ struct Place {
 };
 
 // Keys' tiles come first, values' after them; so do their barriers, full ones before empty ones.
-template <bool HasTail> struct Tiles {
+template <int Tail> struct Tiles {
     uint32_t base;
     __device__ __forceinline__ uint32_t tile(int kind, const Place &at) const {
-        return base + (kind * kStages + at.slot) * Shape<HasTail>::kTileBytes;
+        return base + (kind * kStages + at.slot) * Shape<Tail>::kTileBytes;
     }
     __device__ __forceinline__ uint32_t full(int kind, const Place &at) const {
-        return base + Shape<HasTail>::kBarriers + (kind * 2 * kStages + at.slot) * 8;
+        return base + Shape<Tail>::kBarriers + (kind * 2 * kStages + at.slot) * 8;
     }
     __device__ __forceinline__ uint32_t empty(int kind, const Place &at) const {
         return full(kind, at) + kStages * 8;
@@ -85,30 +95,32 @@ template <bool HasTail> struct Tiles {
     }
 };
 
-template <bool HasTail>
-__device__ void fetch(const TowerAttentionArguments &a, const CUtensorMap &head_map,
-                      const CUtensorMap &tail_map, const Tiles<HasTail> &tiles,
-                      const TowerBlock &block, int count) {
+template <int Tail> __device__ void fetch(const TowerAttentionArguments &a,
+                                          const CUtensorMap &head_map, const CUtensorMap &tail_map,
+                                          const Tiles<Tail> &tiles, const TowerBlock &block,
+                                          int count) {
     const int width = a.heads * a.head_dim, column = static_cast<int>(blockIdx.y) * a.head_dim;
     Place at;
     for (int tile = 0; tile < count; ++tile, at.advance()) {
         for (int kind = 0; kind < 2; ++kind) {
             const uint32_t to = tiles.tile(kind, at), full = tiles.full(kind, at);
-            const int row = block.begin + tile * kKeys, first = (kind + 1) * width + column;
+            const int row = block.begin + tile * Shape<Tail>::kKeys,
+                      first = (kind + 1) * width + column;
             barrier_wait(tiles.empty(kind, at), at.phase ^ 1);
-            barrier_expect(full, Shape<HasTail>::kTileBytes);
+            barrier_expect(full, Shape<Tail>::kSentBytes);
             load_box(to, head_map, first, row, full);
-            if (HasTail) load_box(to + kHeadBytes, tail_map, first + kHead, row, full);
+            if constexpr (Tail > 0)
+                load_box(to + Shape<Tail>::kHeadBytes, tail_map, first + kHead, row, full);
         }
     }
 }
 
 // The warpgroup's 64 query rows, zeros beyond `rows` of the block and beyond head_dim.
-template <bool HasTail, typename T>
+template <int Tail, typename T>
 __device__ __forceinline__ void place_queries(const TowerAttentionArguments &a,
                                               const TowerBlock &block, int rows, int group,
                                               unsigned char *queries) {
-    constexpr int kChunks = (kHead + (HasTail ? kTail : 0)) / 8;
+    constexpr int kChunks = (kHead + (Tail > 0 ? kTailRow : 0)) / 8;
     const int64_t width = int64_t{a.heads} * a.head_dim;
     const T *from = static_cast<const T *>(a.qkv) + int64_t{blockIdx.y} * a.head_dim;
     for (int i = static_cast<int>(threadIdx.x) % 128; i < 64 * kChunks; i += 128) {
@@ -119,33 +131,38 @@ __device__ __forceinline__ void place_queries(const TowerAttentionArguments &a,
                                                      chunk * 8);
         }
         const int at = chunk < 8 ? row * 128 + ((chunk ^ row % 8) << 4)
-                                 : kHeadBytes + row * 32 + (((chunk - 8) ^ row / 4 % 2) << 4);
+                                 : kHeadQueries + row * 32 + (((chunk - 8) ^ row / 4 % 2) << 4);
         *reinterpret_cast<uint4 *>(queries + at) = value;
     }
     async_proxy_fence();
     named_barrier(kGroup + group, 128);
 }
 
-template <bool HasTail, typename T> __device__ __forceinline__ void
-scores(float (&s)[kKeys / 2], const Operand &q, const TailOperand &q_tail, uint32_t keys) {
+template <int Tail, typename T>
+__device__ __forceinline__ void scores(float (&s)[Shape<Tail>::kKeys / 2], const Operand &q,
+                                       const TailOperand &q_tail, uint32_t keys) {
     const Operand k(keys);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kHead / 16; ++step) {
         wgmma_ss(s, q.at(step * 32), k.at(step * 32), step > 0, T());
     }
-    if (HasTail) wgmma_ss(s, q_tail.at(0), TailOperand(keys + kHeadBytes).at(0), 1, T());
+    if constexpr (Tail > 0)
+        wgmma_ss(s, q_tail.at(0), TailOperand(keys + Shape<Tail>::kHeadBytes).at(0), 1, T());
     wgmma_commit();
 }
 
-template <bool HasTail, typename T> __device__ __forceinline__ void
-accumulate(float (&o)[kHead / 2], float (&tail)[kTail / 2], const uint32_t *p, uint32_t values) {
+template <int Tail, typename T>
+__device__ __forceinline__ void accumulate(float (&o)[kHead / 2],
+                                           float (&tail)[Tail > 0 ? Tail / 2 : 4],
+                                           const uint32_t *p, uint32_t values) {
+    constexpr int kKeys = Shape<Tail>::kKeys;
     const Operand v(values, kKeys * 128);
-    const TailOperand v_tail(values + kHeadBytes);
+    const TailOperand v_tail(values + Shape<Tail>::kHeadBytes);
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
         wgmma_rs(o, p + 4 * step, v.at(step * 16 * 128), T());
-        if (HasTail) wgmma_tail(tail, p + 4 * step, v_tail.at(step * 16 * 32), T());
+        if constexpr (Tail > 0) wgmma_tail(tail, p + 4 * step, v_tail.at(step * 16 * 32), T());
     }
     wgmma_commit();
 }
@@ -157,10 +174,10 @@ __device__ __forceinline__ void rescale(float (&o)[Count], const float (&factor)
 }
 
 // Scores of keys from `left` on become -inf.
-__device__ __forceinline__ void hide(float (&s)[kKeys / 2], int left) {
+template <int Count> __device__ __forceinline__ void hide(float (&s)[Count], int left) {
     const int first = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kKeys / 2; ++i) {
+    for (int i = 0; i < Count; ++i) {
         if (i / 4 * 8 + first + i % 2 >= left) s[i] = -INFINITY;
     }
 }
@@ -179,22 +196,24 @@ __device__ __forceinline__ void write(const TowerAttentionArguments &a, int64_t 
     }
 }
 
-template <bool HasTail, typename T>
-__device__ void attend_rows(const TowerAttentionArguments &a, const Tiles<HasTail> &tiles,
+template <int Tail, typename T>
+__device__ void attend_rows(const TowerAttentionArguments &a, const Tiles<Tail> &tiles,
                             const TowerBlock &block, int count, unsigned char *queries) {
+    constexpr int kKeys = Shape<Tail>::kKeys;
     const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+    const int next = (group + 1) % kGroups;
     const int rows = min(kRows, block.end - block.first), keys = block.end - block.begin;
-    place_queries<HasTail, T>(a, block, rows, group, queries);
+    place_queries<Tail, T>(a, block, rows, group, queries);
     const Operand q(shared_address(queries) + group * 64 * 128);
-    const TailOperand q_tail(shared_address(queries) + kHeadBytes + group * 64 * 32);
-    if (group == 1) named_barrier_arrive(kTurn, kConsumers); // group 0 is first
+    const TailOperand q_tail(shared_address(queries) + kHeadQueries + group * 64 * 32);
+    if (next == 0) named_barrier_arrive(kTurn, 2 * 128); // group 0 is first
 
-    float s[kKeys / 2], o[kHead / 2] = {}, tail[kTail / 2] = {}, top[2], factor[2];
+    float s[kKeys / 2], o[kHead / 2] = {}, tail[Tail > 0 ? Tail / 2 : 4] = {}, top[2], factor[2];
     uint32_t p[kKeys / 4];
     sm90::RowSoftmax softmax{a.scale * kLog2e};
     Place key, value;
     tiles.wait(0, key);
-    scores<HasTail, T>(s, q, q_tail, tiles.tile(0, key));
+    scores<Tail, T>(s, q, q_tail, tiles.tile(0, key));
     wgmma_wait<0>();
     tiles.release(0, key);
     key.advance();
@@ -205,11 +224,11 @@ __device__ void attend_rows(const TowerAttentionArguments &a, const Tiles<HasTai
     for (int tile = 1; tile < count; ++tile) {
         tiles.wait(0, key);
         tiles.wait(1, value);
-        // The warpgroups take turns: one issues its products while the other computes its softmax.
-        named_barrier(kTurn + group, kConsumers);
-        scores<HasTail, T>(s, q, q_tail, tiles.tile(0, key));
-        accumulate<HasTail, T>(o, tail, p, tiles.tile(1, value));
-        named_barrier_arrive(kTurn + (group ^ 1), kConsumers);
+        // The warpgroups take turns: one issues its products while the others compute their softmax.
+        named_barrier(kTurn + group, 2 * 128);
+        scores<Tail, T>(s, q, q_tail, tiles.tile(0, key));
+        accumulate<Tail, T>(o, tail, p, tiles.tile(1, value));
+        named_barrier_arrive(kTurn + next, 2 * 128);
         wgmma_wait<1>();
         tiles.release(0, key);
         key.advance();
@@ -228,7 +247,7 @@ __device__ void attend_rows(const TowerAttentionArguments &a, const Tiles<HasTai
     }
     tiles.wait(1, value);
     wgmma_fence();
-    accumulate<HasTail, T>(o, tail, p, tiles.tile(1, value));
+    accumulate<Tail, T>(o, tail, p, tiles.tile(1, value));
     wgmma_wait<0>();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -240,17 +259,17 @@ __device__ void attend_rows(const TowerAttentionArguments &a, const Tiles<HasTai
         if (row >= rows) continue;
         const float inverse = 1 / total;
         write<T>(a, block.first + row, 0, o, i, inverse);
-        if (HasTail) write<T>(a, block.first + row, kHead, tail, i, inverse);
+        if constexpr (Tail > 0) write<T>(a, block.first + row, kHead, tail, i, inverse);
     }
 }
 
-template <bool HasTail, typename T> __global__ void __launch_bounds__(kThreads, 1)
+template <int Tail, typename T> __global__ void __launch_bounds__(kThreads, 1)
     attend(const __grid_constant__ TowerAttentionArguments a,
            const __grid_constant__ CUtensorMap head_map,
            const __grid_constant__ CUtensorMap tail_map) {
     extern __shared__ unsigned char raw[];
     unsigned char *shared = raw + (1024 - shared_address(raw) % 1024) % 1024;
-    const Tiles<HasTail> tiles{shared_address(shared)};
+    const Tiles<Tail> tiles{shared_address(shared)};
     if (threadIdx.x == 0) {
         for (int kind = 0; kind < 2; ++kind) {
             for (Place at; at.slot < kStages; ++at.slot) {
@@ -262,26 +281,29 @@ template <bool HasTail, typename T> __global__ void __launch_bounds__(kThreads, 
     }
     __syncthreads();
     const TowerBlock block = a.blocks[blockIdx.x];
+    constexpr int kKeys = Shape<Tail>::kKeys;
     const int count = __shfl_sync(~0u, (block.end - block.begin + kKeys - 1) / kKeys, 0);
     if (threadIdx.x >= kConsumers) {
-        registers_fewer<24>();
+        registers_fewer<32>();
         if (threadIdx.x == kConsumers) fetch(a, head_map, tail_map, tiles, block, count);
         return;
     }
-    registers_more<240>();
-    attend_rows<HasTail, T>(a, tiles, block, count, shared + Shape<HasTail>::kQueries);
+    registers_more<160>();
+    attend_rows<Tail, T>(a, tiles, block, count, shared + Shape<Tail>::kQueries);
 }
 
-template <bool HasTail, typename T>
+template <int Tail, typename T>
 cudaError_t launch_shape(const TowerAttentionArguments &a, int64_t patches, cudaStream_t stream) {
     const int64_t columns = int64_t{3} * a.heads * a.head_dim;
     CUtensorMap head_map, tail_map;
-    cudaError_t code = make_tensor_map(a.qkv, a.element, patches, columns, kKeys, &head_map);
+    cudaError_t code =
+        make_tensor_map(a.qkv, a.element, patches, columns, Shape<Tail>::kKeys, &head_map);
     if (code != cudaSuccess) return code;
-    code = make_narrow_tensor_map(a.qkv, a.element, patches, columns, kKeys, &tail_map);
+    code =
+        make_narrow_tensor_map(a.qkv, a.element, patches, columns, Shape<Tail>::kKeys, &tail_map);
     if (code != cudaSuccess) return code;
-    const auto kernel = attend<HasTail, T>;
-    constexpr int bytes = Shape<HasTail>::kBytes;
+    const auto kernel = attend<Tail, T>;
+    constexpr int bytes = Shape<Tail>::kBytes;
     code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (code != cudaSuccess) return code;
     const dim3 grid(static_cast<unsigned>(a.block_count), static_cast<unsigned>(a.heads));
@@ -291,15 +313,23 @@ cudaError_t launch_shape(const TowerAttentionArguments &a, int64_t patches, cuda
 
 template <typename T>
 cudaError_t launch_type(const TowerAttentionArguments &a, int64_t patches, cudaStream_t stream) {
-    return a.head_dim > kHead ? launch_shape<true, T>(a, patches, stream)
-                              : launch_shape<false, T>(a, patches, stream);
+    switch (a.head_dim - kHead) {
+    case 0:
+        return launch_shape<0, T>(a, patches, stream);
+    case 8:
+        return launch_shape<8, T>(a, patches, stream);
+    default:
+        return launch_shape<16, T>(a, patches, stream);
+    }
 }
 
 } // namespace
 
+int32_t tower_block_rows_sm90() { return kRows; }
+
 bool tower_head_fits_sm90(DType element, int32_t head_dim) {
     return element != DType::f32 && head_dim % 8 == 0 && head_dim >= kHead &&
-           head_dim <= kHead + kTail;
+           head_dim <= kHead + kTailRow;
 }
 
 cudaError_t launch_tower_attention_sm90(const TowerAttentionArguments &a, int64_t patches,

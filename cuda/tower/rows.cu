@@ -18,7 +18,7 @@ template <typename T> __global__ void take_values(const TowerValuesArguments a) 
     }
 }
 
-__global__ void add_positions(const TowerPositionArguments a) {
+template <typename R> __global__ void add_positions(const TowerPositionArguments a) {
     const TowerPatch patch = a.patches[blockIdx.x];
     int at[4] = {(patch.row * a.side + patch.column) * a.hidden, 0, 0, 0};
     float weights[4] = {1, 0, 0, 0};
@@ -35,16 +35,16 @@ __global__ void add_positions(const TowerPositionArguments a) {
             at[i] = (min(top + i / 2, most) * a.side + min(left + i % 2, most)) * a.hidden;
         }
     }
-    float *x = a.x + int64_t{blockIdx.x} * a.hidden;
+    R *x = static_cast<R *>(a.x) + int64_t{blockIdx.x} * a.hidden;
     for (int i = threadIdx.x; i < a.hidden; i += kThreads) {
-        float sum = x[i];
+        float sum = to_float(x[i]);
         if (a.bias != nullptr) sum += a.bias[i];
         if (a.table != nullptr) {
             for (int n = 0; n < (a.interpolated ? 4 : 1); ++n) {
                 sum += weights[n] * a.table[at[n] + i];
             }
         }
-        x[i] = sum;
+        x[i] = from_float<R>(sum);
     }
 }
 
@@ -89,13 +89,12 @@ __device__ __forceinline__ void add4(const float *bias, float (&x)[kQuad]) {
     x[0] += b.x, x[1] += b.y, x[2] += b.z, x[3] += b.w;
 }
 
-// A thread takes four elements of the first half of a head and what they turn with, or eight of a value.
+// A thread takes four elements of the first half of a head and what they turn with.
 template <typename T> __global__ void turn(const TowerTurnArguments a) {
     const int half = a.head_dim / 2, quads = half / kQuad, width = a.heads * a.head_dim;
     T *row = static_cast<T *>(a.qkv) + int64_t{blockIdx.x} * 3 * width;
     const float2 *angles = a.angles == nullptr ? nullptr : a.angles + int64_t{blockIdx.x} * half;
-    const int heads = a.bias == nullptr ? 2 * a.heads : 3 * a.heads;
-    for (int i = threadIdx.x; i < heads * quads; i += kThreads) {
+    for (int i = threadIdx.x; i < 2 * a.heads * quads; i += kThreads) {
         const int head = i / quads, e = i % quads * kQuad, at = head * a.head_dim + e;
         float x[kQuad], y[kQuad];
         load4(row + at, x);
@@ -104,7 +103,7 @@ template <typename T> __global__ void turn(const TowerTurnArguments a) {
             add4(a.bias + at, x);
             add4(a.bias + at + half, y);
         }
-        if (angles != nullptr && head < 2 * a.heads) {
+        if (angles != nullptr) {
 #pragma unroll
             for (int k = 0; k < kQuad; ++k) {
                 const float2 angle = angles[e + k];
@@ -118,11 +117,11 @@ template <typename T> __global__ void turn(const TowerTurnArguments a) {
     }
 }
 
-__global__ void means(const float *x, float *to, int32_t each, int32_t hidden) {
+template <typename R> __global__ void means(const R *x, float *to, int32_t each, int32_t hidden) {
     for (int i = threadIdx.x; i < hidden; i += kThreads) {
-        const float *from = x + int64_t{blockIdx.x} * each * hidden + i;
+        const R *from = x + int64_t{blockIdx.x} * each * hidden + i;
         float sum = 0;
-        for (int p = 0; p < each; ++p) sum += from[int64_t{p} * hidden];
+        for (int p = 0; p < each; ++p) sum += to_float(from[int64_t{p} * hidden]);
         to[int64_t{blockIdx.x} * hidden + i] = sum / static_cast<float>(each);
     }
 }
@@ -175,8 +174,10 @@ cudaError_t launch_tower_values(const TowerValuesArguments &a, cudaStream_t stre
 
 cudaError_t launch_tower_positions(const TowerPositionArguments &a, cudaStream_t stream) {
     if (a.count == 0 || (a.bias == nullptr && a.table == nullptr)) return cudaSuccess;
-    add_positions<<<static_cast<unsigned>(a.count), kThreads, 0, stream>>>(a);
-    return cudaGetLastError();
+    return with_type(a.type, [&](auto r) {
+        add_positions<decltype(r)><<<static_cast<unsigned>(a.count), kThreads, 0, stream>>>(a);
+        return cudaGetLastError();
+    });
 }
 
 cudaError_t launch_tower_angles(const TowerAngleArguments &a, cudaStream_t stream) {
@@ -193,11 +194,15 @@ cudaError_t launch_tower_turn(const TowerTurnArguments &a, cudaStream_t stream) 
     });
 }
 
-cudaError_t launch_tower_means(const float *x, float *to, int32_t tokens, int32_t each,
+cudaError_t launch_tower_means(DType type, const void *x, float *to, int32_t tokens, int32_t each,
                                int32_t hidden, cudaStream_t stream) {
     if (tokens == 0) return cudaSuccess;
-    means<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(x, to, each, hidden);
-    return cudaGetLastError();
+    return with_type(type, [&](auto r) {
+        using R = decltype(r);
+        means<R><<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(static_cast<const R *>(x),
+                                                                         to, each, hidden);
+        return cudaGetLastError();
+    });
 }
 
 cudaError_t launch_tower_outputs(const TowerOutputArguments &a, cudaStream_t stream) {

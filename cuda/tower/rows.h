@@ -1,5 +1,5 @@
 // What a tower does to rows besides products, norms and attention; and what its outputs become in the text model. "element" is
-// the compute type; sums and the tower's residual stream are f32. Each is one pass over its rows, bound by memory.
+// the compute type; sums are f32. Each is one pass over its rows, bound by memory.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,8 @@ cudaError_t launch_tower_values(const TowerValuesArguments &arguments, cudaStrea
 
 // x[p] += bias + the position's row of the table, or the bilinear mean of four (Tower::interpolated)
 struct TowerPositionArguments {
-    float *x; // [patches, hidden]
+    DType type; // of the residual stream
+    void *x;    // [patches, hidden]
     const TowerPatch *patches;
     const float *bias;  // [hidden] or null
     const float *table; // [side * side, hidden] or null
@@ -50,18 +51,18 @@ struct TowerAngleArguments {
 };
 cudaError_t launch_tower_angles(const TowerAngleArguments &arguments, cudaStream_t stream);
 
-// In place: the bias, then the rotation of queries and keys, element i with i + head_dim / 2.
+// Queries and keys in place: the bias, then the rotation of element i with i + head_dim / 2.
 struct TowerTurnArguments {
     DType element;
     void *qkv;            // [patches, 3, heads, head_dim], head_dim a multiple of 8
-    const float *bias;    // [3, heads, head_dim] or null
+    const float *bias;    // [2, heads, head_dim] or null
     const float2 *angles; // [patches, head_dim / 2] or null
     int32_t count, heads, head_dim;
 };
 cudaError_t launch_tower_turn(const TowerTurnArguments &arguments, cudaStream_t stream);
 
-// to[t] = the mean of x[t * each ...]
-cudaError_t launch_tower_means(const float *x, float *to, int32_t tokens, int32_t each,
+// to[t] = the mean of x[t * each ...], which is of this type
+cudaError_t launch_tower_means(DType type, const void *x, float *to, int32_t tokens, int32_t each,
                                int32_t hidden, cudaStream_t stream);
 
 // The outputs of pictures: places [parts, hidden] each, of the type of the text model's residual stream.

@@ -113,6 +113,20 @@ std::vector<float> joined_projection(const Merger &merger, const Tower &tower) {
     return joined;
 }
 
+std::vector<float> output_bias(const Attention &attention) {
+    std::vector<float> bias;
+    if (attention.o.bias) bias = numbers_of(attention.o.bias);
+    if (!attention.v.bias) return bias;
+    const std::vector<float> o = numbers_of(attention.o.values), v = numbers_of(attention.v.bias);
+    bias.resize(o.size() / v.size());
+    for (size_t row = 0; row < bias.size(); ++row) {
+        double sum = bias[row];
+        for (size_t i = 0; i < v.size(); ++i) sum += double{o[row * v.size() + i]} * v[i];
+        bias[row] = static_cast<float>(sum);
+    }
+    return bias;
+}
+
 int64_t merged_width(const Merger &merger, const Tower &tower) {
     return merger.averaged ? tower.hidden : int64_t{tower.hidden} * tower.merge * tower.merge;
 }

@@ -49,6 +49,9 @@ std::vector<float> folded_patch(const Tower &tower);
 std::vector<float> joined_projection(const Merger &merger, const Tower &tower);
 
 // What a merger's last norm and what follows it take.
+// The weights of values sum to one, so their bias can as well be part of the output's: o.bias + o * v.bias. Empty: there is
+// neither.
+std::vector<float> output_bias(const Attention &attention);
 int64_t merged_width(const Merger &merger, const Tower &tower);
 
 } // namespace batchllm

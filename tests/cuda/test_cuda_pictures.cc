@@ -85,7 +85,7 @@ void tokens_in_16_bits_equal_transformers_but_for_close_calls(void **) {
     run.compute_type = "bf16";
     run.extra_key = "kv_type";
     run.extra_value = "fp8";
-    check_rows(run, 1.2, 0.4);
+    check_rows(run, 1.2, 0.35);
 }
 
 void tokens_in_bf16_equal_transformers_if_reproducible(void **) {
@@ -275,7 +275,7 @@ struct Case {
 double attention_error(const Case &c, DType type, bool sm90, Random &random) {
     int32_t patches = 0;
     std::vector<TowerBlock> blocks;
-    const int32_t rows = tower_block_rows(type, c.head_dim);
+    const int32_t rows = sm90 ? tower_block_rows_sm90() : tower_block_rows(type, c.head_dim);
     for (const int32_t length : c.ranges) {
         for (int32_t row = 0; row < length; row += rows) {
             blocks.push_back({patches, patches + length, patches + row});
@@ -336,10 +336,10 @@ bool is_hopper() {
 
 void attention_of_towers_equals_float64(void **) {
     Random random(kSeed);
-    const Case cases[] = {{2, 16, {1, 64, 65, 7}},   {3, 24, {130, 3}},      {2, 32, {200}},
-                          {2, 64, {64, 64, 32, 31}}, {16, 72, {129, 500}},   {4, 72, {1, 2500}},
-                          {16, 80, {64, 48, 700}},   {2, 96, {333}},         {2, 128, {63, 257}},
-                          {1, 8, {128, 127}},        {2, 104, {200, 64, 1}}, {1, 40, {77}}};
+    const Case cases[] = {{2, 16, {1, 64, 65, 7}},     {3, 24, {130, 3}},      {2, 32, {200}},
+                          {2, 64, {64, 193, 112, 31}}, {16, 72, {129, 500}},   {4, 72, {1, 2500}},
+                          {16, 80, {64, 48, 700}},     {2, 96, {333}},         {2, 128, {63, 257}},
+                          {1, 8, {128, 127}},          {2, 104, {200, 64, 1}}, {1, 40, {77}}};
     for (const Case &c : cases) {
         for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
             for (const bool sm90 : {false, true}) {

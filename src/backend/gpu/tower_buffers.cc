@@ -43,7 +43,7 @@ TowerBuffers tower_buffers(const Model &model, DType element, int64_t patches) {
         columns = std::max<int64_t>(columns, layer.attention()->q_size());
     }
     TowerBuffers of;
-    of.residual = tokens * each * hidden * number;
+    of.residual = tokens * each * hidden * dtype_bytes(residual_type(element));
     of.delta = std::max(rows * hidden, tokens * int64_t{model.hidden}) * number;
     of.normed = std::max(rows * columns, tokens * each * hidden) * bytes;
     of.qkv = std::max(rows * 3 * hidden, projected) * bytes;
@@ -88,13 +88,13 @@ int64_t tower_patches_on_gpu(const Model &model, DType element, int64_t picture_
                              int64_t left) {
     const Tower &tower = *model.tower;
     const int64_t each =
-        tower_buffers(model, element, tower_pack_patches).total() / tower_pack_patches;
+        tower_buffers(model, element, least_pack_patches).total() / least_pack_patches;
     int64_t most = std::min(most_patches, picture_tokens * tower.merge * tower.merge);
     if (tower.positions && !tower.interpolated) {
         most = std::min(most, int64_t{tower.side} * tower.side);
     }
     const int64_t least =
-        std::min(tower_pack_patches, left / 2 / each); // where there is little memory
+        std::min(least_pack_patches, left / 2 / each); // where there is little memory
     return std::max({std::min(most, left / free_share / each), least, int64_t{1}});
 }
 

@@ -12,8 +12,8 @@ namespace batchllm {
 
 // In bytes. A row is a patch's.
 struct TowerBuffers {
-    int64_t residual = 0; // [rows, hidden] f32
-    int64_t delta = 0;    // [rows, hidden] f32; results of mergers
+    int64_t residual = 0; // [rows, hidden] of the residual stream's type
+    int64_t delta = 0;    // [rows, hidden] of up to f32; results of mergers
     int64_t normed =
         0; // [rows, hidden] elements; inputs of all products but those after an activation
     int64_t qkv = 0;       // [rows, 3 hidden] elements; of a merger's projection
@@ -28,8 +28,9 @@ struct TowerBuffers {
     }
 };
 
-// Patches of one pack: two pictures of 1080p. A larger picture is a pack of its own.
-inline constexpr int64_t tower_pack_patches = 16384;
+// Patches of one pack where there is room for them: four pictures of 1080p. A larger picture is a pack of its own. There is room
+// for the smaller number but where there is little memory.
+inline constexpr int64_t most_pack_patches = 32768, least_pack_patches = 16384;
 // What `sent` consists of; cuda/step checks it against its types.
 inline constexpr int64_t tower_patch_bytes = 20, tower_block_bytes = 12,
                          least_tower_block_rows = 16;
