@@ -79,11 +79,20 @@ def classes(out, javac, folder, *arguments):
 
 
 def dependencies(library):
-    """Paths of the libraries that a library needs and a host may lack, each after those that it needs itself."""
+    """Names and paths of the libraries that a library needs and a host may lack, each after those that it needs itself."""
     listed = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
-    found = re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE)
-    # ldd lists breadth first, so the dependencies of a library come after it.
-    return [(name, path) for name, path in reversed(found) if not SYSTEM.match(name)]
+    paths = {name: path for name, path in re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE) if not SYSTEM.match(name)}
+    found = {}
+
+    def visit(path):
+        dynamic = subprocess.run(["readelf", "-d", path], check=True, capture_output=True, text=True).stdout
+        for name in re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic):
+            if name in paths and name not in found:
+                visit(paths[name])
+                found[name] = paths[name]
+
+    visit(library)
+    return list(found.items())
 
 
 def stripped(library):
