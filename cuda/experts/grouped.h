@@ -33,7 +33,7 @@ inline int64_t padded_columns(int64_t columns, DType element) {
 // Of a product in e4m3.
 struct GroupedScales {
     Scaling scaling; // of W: rows or blocks
-    const float *x;  // [., scale_groups(columns)]
+    const float *x;  // [., scale_groups(columns)]; of gated products with W in mxfp4: [.]
     // Rows: [experts, rows]. Blocks: [experts, columns / kScaleBlock, rows / kScaleBlock][2], for each kScaleBlock
     // rows of W the scale of gate's and that of up's; where not gated, the same twice.
     const float *w;

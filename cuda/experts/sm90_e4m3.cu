@@ -27,7 +27,8 @@ template <bool Blocks> struct Stage : StageSums<Blocks> {
 
 // W in panels, with scales of rows or of blocks.
 template <bool Blocks> struct InPanels {
-    static constexpr bool kBlocks = Blocks, kBiased = false, kBfloatAlone = false;
+    static constexpr bool kBlocks = Blocks, kWholeTurns = false, kBiased = false,
+                          kBfloatAlone = false;
     static constexpr int kRegisters = 224, kFeeders = 56;
     using Queue = cuda::Queue;
     using FeedW = PanelsOfW;

@@ -43,8 +43,9 @@ __device__ __forceinline__ int place_of_scale(int turn) {
     return turn / 16 * 16 + turn % 8 / 2 * 4 + turn / 8 % 2 * 2 + turn % 2;
 }
 
-// The scales of a stage: a feeding thread brings its turn's, and two of them those of W's blocks.
-template <bool Blocks> struct StageScales {
+// The scales of a stage: a feeding thread brings its turn's, and two of them those of W's blocks. Whole: a turn's is the
+// same in all stages.
+template <bool Blocks, bool Whole = false> struct StageScales {
     static constexpr uint32_t kNone = ~0u;
     const GroupedArguments &a;
     uint32_t to;   // of the turn's, in the first stage
@@ -56,14 +57,14 @@ template <bool Blocks> struct StageScales {
     __device__ void begin(const GroupedWork &work, int thread) {
         const int steps = steps_of(a);
         const int turn = work.begin + min(thread, work.count - 1);
-        of_x = (a.row_of != nullptr ? __ldg(a.row_of + turn) : turn) * steps;
+        of_x = (a.row_of != nullptr ? __ldg(a.row_of + turn) : turn) * (Whole ? 1 : steps);
         if constexpr (!Blocks) return;
         const int down = a.rows / static_cast<int>(kScaleBlock);
         const int block = work.column / static_cast<int>(kScaleBlock) + thread;
         of_w = thread < 2 && block < down ? work.expert * steps * down + block : kNone;
     }
     __device__ void load(int step, int slot) const {
-        copy_async_small<4>(to + slot * kTileRows * 4, a.scales.x + of_x + step);
+        copy_async_small<4>(to + slot * kTileRows * 4, a.scales.x + of_x + (Whole ? 0 : step));
         if constexpr (!Blocks) return;
         if (of_w == kNone) return; // the first two threads have some
         copy_async_small<8>(to - place_of_scale(threadIdx.x % 128) * 4 + kScalesOfW - kScalesOfX +
@@ -244,8 +245,8 @@ keep(const float (&sums)[2][Turns / 2], const Unwritten &tile, int group, unsign
     release(tile.made(shared_address(shared), group));
 }
 
-// Of: how W lies. feed: its FeedW, and scales of blocks, kBlocks; kQueue: its tiles; with_turns: what numbers of turns
-// products have; multiply: all stages of a tile.
+// Of: how W lies. feed: its FeedW, and scales of blocks, kBlocks; kWholeTurns: x of gated products has a scale a row;
+// kQueue: its tiles; with_turns: what numbers of turns products have; multiply: all stages of a tile.
 template <typename Of, bool Gated, Activation Kind>
 __device__ void compute(const GroupedArguments &a, const typename Of::Queue &queue, Ring place,
                         unsigned char *shared) {
@@ -292,7 +293,8 @@ template <typename Of, bool Gated, Activation Kind> __global__ void __launch_bou
     const typename Of::Queue queue(a);
     if (threadIdx.x >= kConsumers) {
         registers_fewer<Of::kFeeders>();
-        feed<1>(a, queue, place, typename Of::FeedW(a), StageScales<Of::kBlocks>(a, base));
+        feed<1>(a, queue, place, typename Of::FeedW(a), StageScales < Of::kBlocks,
+                Gated && Of::kWholeTurns > (a, base));
     } else {
         registers_more<Of::kRegisters>();
         compute<Of, Gated, Kind>(a, queue, place, shared);

@@ -2,6 +2,9 @@
 // through registers, where four codes become four bytes of wgmma's operand A: a code's three bits of magnitude choose one
 // of the eight bytes of a table, which has the scale of 32 columns in it, and its sign is OR-ed. That is exact, but for
 // scales 2^-15 times a row's largest and smaller ones, whose weights are 0.
+//
+// In gated products x has a scale a row, and the tensor cores add up all columns, in their own precision. The sums of other
+// products are scaled and added up in f32 for every 128 columns, for which those before them have made a scale.
 #include "experts/sm90_e4m3.cuh"
 
 #include "device/wgmma_registers.cuh"
@@ -28,11 +31,11 @@ __device__ __forceinline__ void widen(const uint32_t *words, const uint2 *tables
     }
 }
 
-// made: of Blocks blocks of 64 rows, `size` bytes from one cell to the next. Its last products may be under way.
-template <int Blocks, int Turns>
-__device__ __forceinline__ void multiply_cells(uint32_t cell, uint32_t size, bool whole,
-                                               const Operand &x, uint32_t tables,
-                                               float (&made)[Blocks][Turns / 2]) {
+// made: of Blocks blocks of 64 rows, `size` bytes from one cell to the next; adds: to what is there. Its last products may
+// be under way.
+template <int Blocks, int Turns> __device__ __forceinline__ void
+multiply_cells(uint32_t cell, uint32_t size, bool whole, const Operand &x, uint32_t tables,
+               float (&made)[Blocks][Turns / 2], bool adds = false) {
     constexpr std::integral_constant<int, Turns> kTurns{};
     const int thread = threadIdx.x % 128, pair = thread / 4;
     uint32_t a[2][Blocks][4];
@@ -64,8 +67,8 @@ __device__ __forceinline__ void multiply_cells(uint32_t cell, uint32_t size, boo
             wgmma_fence();
 #pragma unroll
             for (int b = 0; b < Blocks; ++b) {
-                wgmma_rs(made[b], a[k][b], x.at(half * 64 + k * 32), half > 0 || k > 0, kTurns,
-                         __nv_fp8_e4m3());
+                wgmma_rs(made[b], a[k][b], x.at(half * 64 + k * 32), adds || half > 0 || k > 0,
+                         kTurns, __nv_fp8_e4m3());
             }
             wgmma_commit();
             wgmma_wait<1>();
@@ -75,9 +78,9 @@ __device__ __forceinline__ void multiply_cells(uint32_t cell, uint32_t size, boo
 
 // The same of one block, all widened before the first product: then the products of a stage follow one another, while the
 // other warpgroup adds up and widens. With 128 turns registers do not hold what this takes.
-template <int Turns> __device__ __forceinline__ void
-multiply_cell(uint32_t cell, bool whole, const Operand &x, uint32_t tables,
-              float (&made)[Turns / 2]) {
+template <int Turns>
+__device__ __forceinline__ void multiply_cell(uint32_t cell, bool whole, const Operand &x,
+                                              uint32_t tables, float (&made)[Turns / 2]) {
     constexpr std::integral_constant<int, Turns> kTurns{};
     const int thread = threadIdx.x % 128, pair = thread / 4;
     uint32_t a[4][4];
@@ -86,8 +89,8 @@ multiply_cell(uint32_t cell, bool whole, const Operand &x, uint32_t tables,
         const uint32_t codes = cell + half * half_bytes(kForm);
         const uint4 words = load_shared(codes + thread * 16);
         // Bits that no scale has are those of what is beyond W's last row. Beyond its last column weights are 0, and x is.
-        const uint32_t scales = load_word(codes + kHalfCodes + pair * 4) &
-                                (half == 0 || whole ? 0x78787878u : 0u);
+        const uint32_t scales =
+            load_word(codes + kHalfCodes + pair * 4) & (half == 0 || whole ? 0x78787878u : 0u);
         uint2 table[2][2]; // [32 columns][row]
 #pragma unroll
         for (int i = 0; i < 4; ++i) { // two of each row
@@ -106,7 +109,7 @@ multiply_cell(uint32_t cell, bool whole, const Operand &x, uint32_t tables,
 }
 
 struct Packed {
-    static constexpr bool kBlocks = false, kBiased = true, kBfloatAlone = true;
+    static constexpr bool kBlocks = false, kWholeTurns = true, kBiased = true, kBfloatAlone = true;
     static constexpr int kRegisters = 232, kFeeders = 40;
     using Queue = GroupedQueue<kColumns>;
 
@@ -149,10 +152,46 @@ struct Packed {
         act(std::integral_constant<int, Turns>());
     }
 
+    template <int Turns> static __device__ __forceinline__ void
+    multiply_whole_turns(const PackedShape &shape, Ring *place, int group,
+                         const unsigned char *shared, float (&sums)[2][Turns / 2]) {
+        const uint32_t tables = shared_address(shared) + kTables;
+        const int cells = shape.cell_columns();
+        Ring before = *place;
+        for (int c = 0; c < cells; ++c) {
+            const bool whole = shape.halves_of(c) == 2;
+            const uint32_t size = whole ? cell_bytes(kForm) : cell_bytes(kForm, 1);
+            await_stage(*place);
+            multiply_cells<2, Turns>(place->stage() + group * 2 * size, size, whole,
+                                     Operand(place->stage() + kWBytes), tables, sums, c > 0);
+            if (c > 0) release(before.empty());
+            before = *place;
+            place->advance();
+        }
+        wgmma_wait<0>();
+        const StageSums<false> scales(before.slot, group, shared);
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+#pragma unroll
+            for (int i = 0; i < Turns / 2; i += 8) {
+                const float4 of = scales.of_x[i / 2];
+                sums[b][i] *= of.x, sums[b][i + 1] *= of.y;
+                sums[b][i + 2] *= of.x, sums[b][i + 3] *= of.y;
+                sums[b][i + 4] *= of.z, sums[b][i + 5] *= of.w;
+                sums[b][i + 6] *= of.z, sums[b][i + 7] *= of.w;
+            }
+        }
+        release(before.empty());
+    }
+
     template <bool Gated, int Turns>
     static __device__ __forceinline__ void multiply(const GroupedArguments &a, Ring *place,
                                                     int group, const unsigned char *shared,
                                                     float (&sums)[2][Turns / 2]) {
+        if constexpr (Gated) {
+            const PackedShape own{kForm, a.rows, a.columns};
+            return multiply_whole_turns<Turns>(own, place, group, shared, sums);
+        }
         constexpr int kTogether = Turns <= 64 ? 2 : 1; // blocks: registers hold no more
         const PackedShape shape{kForm, a.rows, a.columns};
         const int cells = shape.cell_columns();
@@ -172,8 +211,7 @@ struct Packed {
                 if constexpr (kTogether == 1 && Turns < kTileRows) {
                     multiply_cell<Turns>(cell + b * size, whole, x, tables, made[0]);
                 } else {
-                    multiply_cells<kTogether, Turns>(cell + b * size, size, whole, x, tables,
-                                                     made);
+                    multiply_cells<kTogether, Turns>(cell + b * size, size, whole, x, tables, made);
                 }
                 const auto first = scales.template first<Turns / 2>();
                 if (b + kTogether == 2 && c + 1 < cells) await_stage(*place);

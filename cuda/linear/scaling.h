@@ -11,6 +11,7 @@ enum class Scaling : uint8_t {
     rows,   // a row of W; a row of x
     blocks, // kScaleBlock x kScaleBlock of W; kScaleBlock elements of a row of x
     turns, // of x alone, for experts (experts/grouped.h): as blocks has it, a row's scales side by side
+    whole_turns, // the same, a scale a row
 };
 inline constexpr int64_t kScaleBlock = 128;
 // Scales of a row of x, the last one's columns may be fewer.

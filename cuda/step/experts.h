@@ -42,9 +42,9 @@ class StepExperts {
     AdapterRoom adapter_room(int64_t rows) const;
     Status make_room_for_adapters(int64_t rows);
 
-    // After logits() was filled. x: [rows, hidden] elements, or e4m3 with scales (Scaling::turns) where the weights
-    // are. ends: what becomes of the result, each of as many rows as it says, in order; its delta: the shared expert's of
-    // these rows, where the layer has one, or null. adapted: null: no step has adapters.
+    // After logits() was filled. x: [rows, hidden] elements, or e4m3 with scales (Scaling::turns, or of packed weights
+    // whole_turns) where the weights are. ends: what becomes of the result, each of as many rows as it says, in order;
+    // its delta: the shared expert's of these rows, where the layer has one, or null. adapted: null: no step has adapters.
     Status run(const Layer &layer, const DeviceExperts &weights, const Input &x,
                std::span<const AddNormArguments> ends, const AdaptedExperts *adapted,
                Profile *profile, cudaStream_t stream);

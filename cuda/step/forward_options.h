@@ -48,6 +48,9 @@ struct ForwardOptions {
     int64_t expanded_rows = 2048;
     // The same, rounded to e4m3 just before, if they may be.
     int64_t rounded_rows = 512;
+    // With quantize=fp8 integers stay in four bits if the model in eight would take more than this part of the device's
+    // memory; else they are rounded at load, which many rows are multiplied faster with.
+    double most_in_e4m3 = 0.5;
     bool pictures = true;      // where the model has a tower
     bool gated_product = true; // gate and up in one launch with the activation, where there is one
     uint64_t seed = 0;

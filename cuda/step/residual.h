@@ -21,7 +21,8 @@ namespace batchllm::cuda {
 
 // How the norm before a feed-forward scales what it passes on.
 inline Scaling scaling_of_feed(const DeviceLayer &w) {
-    return w.experts.in_e4m3() ? Scaling::turns : w.gate_up.scaling;
+    if (!w.experts.in_e4m3()) return w.gate_up.scaling;
+    return w.experts.gate_up_packing ? Scaling::whole_turns : Scaling::turns;
 }
 
 class ResidualStream {
@@ -86,7 +87,8 @@ class ResidualStream {
                scaling == Scaling::none;
     }
     Whole whole_of(Scaling scaling) const {
-        return {scaling == Scaling::turns ? parts_.activations.normed_whole.data() : nullptr,
+        const bool of_experts = scaling == Scaling::turns || scaling == Scaling::whole_turns;
+        return {of_experts ? parts_.activations.normed_whole.data() : nullptr,
                 parts_.options.element};
     }
 

@@ -64,15 +64,16 @@ float scale_of(const Product &p, Scaling scaling, const Quantised &in, int64_t e
     return in.w_scales[size_t(2 * block + (p.gated ? row / 8 % 2 : 0))];
 }
 
-// The turns and x.
-Quantised make_inputs(Random &random, const Product &p) {
+// The turns and x. whole_turns: it has a scale a row.
+Quantised make_inputs(Random &random, const Product &p, bool whole_turns = false) {
     Quantised in;
     const int64_t rows = make_turns(random, p, &in);
     const auto groups = static_cast<int64_t>(groups_of(p.columns));
     in.x_elements = elements(random, rows * p.columns);
-    in.x_scales = scales(random, rows * groups, 0.01F);
+    in.x_scales = scales(random, rows * (whole_turns ? 1 : groups), 0.01F);
     for (int64_t i = 0; i < rows * p.columns; ++i) {
-        const int64_t scale = i / p.columns * groups + i % p.columns / kBlock;
+        const int64_t scale =
+            whole_turns ? i / p.columns : i / p.columns * groups + i % p.columns / kBlock;
         in.x.push_back(kE4m3Floats[in.x_elements[size_t(i)]] * in.x_scales[size_t(scale)]);
     }
     return in;
@@ -98,7 +99,7 @@ Quantised make_quantised(Random &random, const Product &p, Scaling scaling) {
 
 // Scales of a row reach from its largest to 2^-18 times that; some rows' are among the smallest that there are.
 Quantised make_in_mxfp4(Random &random, const Product &p) {
-    Quantised in = make_inputs(random, p);
+    Quantised in = make_inputs(random, p, p.gated);
     const PackedShape shape{PackedForm::mxfp4_e4m3, p.rows, p.columns};
     const auto rows = static_cast<size_t>(p.rows);
     in.packed.resize(static_cast<size_t>(p.experts * shape.bytes()));
@@ -342,7 +343,8 @@ void a_turns_result_in_e4m3_depends_on_itself_alone(void **) {
                                                           : make_quantised(random, p, scaling);
             const Scaling of = in.in_mxfp4() ? Scaling::rows : scaling;
             const std::vector<float> all = multiply(p, in, of, DType::bf16).y;
-            const int32_t width = gated ? p.rows / 2 : p.rows, groups = p.columns / kBlock;
+            const int32_t width = gated ? p.rows / 2 : p.rows;
+            const int32_t groups = in.in_mxfp4() && gated ? 1 : p.columns / kBlock;
             for (const int32_t turn : {0, 63, 64, 79, 80, 139, 140, 229}) {
                 Quantised alone = in;
                 alone.x_elements.assign(in.x_elements.begin() + turn * p.columns,

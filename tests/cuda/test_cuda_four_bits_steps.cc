@@ -38,6 +38,7 @@ Ran run_steps(const Model &model, DType element, const Way &way) {
     options.reproducible = options.attention.reproducible = way.reproducible;
     options.expanded_rows = way.expanded_rows;
     options.rounded_rows = way.rounded_rows;
+    options.most_in_e4m3 = 0; // integers stay in four bits
     set_device(&options, way.sm90 ? "auto" : "sm80");
     options.experts = std::string(options.attention.family->name) == "sm90" ? GroupedKernel::sm90
                                                                             : GroupedKernel::sm80;
