@@ -1,5 +1,6 @@
 """Rows with pictures, in every form that Python has for one."""
 
+import asyncio
 import importlib
 import json
 import os
@@ -60,6 +61,71 @@ class Pictures(unittest.TestCase):
             self.assert_said(found)
             stats = made.stats()
             self.assertGreater(stats.row_pictures, stats.picture_loads)
+
+    def test_every_task_takes_pictures(self):
+        row, other = ROWS[0], ROWS[1]  # the same question about two pictures
+        texts, images = [row["text"], other["text"], None], [BYTES[row["pictures"][0]], BYTES[other["pictures"][0]], None]
+        chats = [messages_of(row, lambda n: {"type": "image"}), messages_of(other, lambda n: {"type": "image"}), None]
+        named = [messages_of(one, lambda n: {"type": "image", "image": FILES[n]}) for one in (row, other)] + [None]
+        ends = ["yes", "no"]
+        with engine(image_folders=[MODEL]) as made:
+            tokens = {result.tag: list(result.tokens) for result in made.stream(texts, PARAMS, images=images)}
+            self.assert_said(made.generate(texts[:2], PARAMS, images=images[:2]), ROWS[:2])
+            self.assertEqual(tokens[0], list(made.generate(texts[:1], PARAMS, images=images[:1])[0].tokens))
+
+            async def collect():
+                return {one.tag: list(one.tokens) async for one in made.astream(chats, PARAMS, images=images)}
+
+            self.assertEqual(asyncio.run(collect()), tokens)
+            vectors = made.embed(texts, images=images, add_special=False, on_error="return").tolist()
+            self.assertEqual(made.embed(chats, images=images, on_error="return").tolist()[:2], vectors[:2])
+            self.assertNotEqual(vectors[0], vectors[1])
+            scored = made.score(texts, ends, add_special=False, images=images)
+            self.assertEqual([result.ok for result in scored], [True, True, False])
+            for rows, pictures in ((chats, images), (named, None)):
+                found = made.score(rows, ends, images=pictures)
+                self.assertEqual(found.scores.tolist(), scored.scores.tolist())
+            generated = made.generate(texts[:2], batchllm.SamplingParams(max_tokens=2, add_special=False, logprobs=0), images=images[:2])
+            again = made.score(texts[:2], [[one.text] for one in generated], add_special=False, images=images[:2])
+            for one, two in zip(generated, again):
+                if len(two.score_logprobs[0]) == len(one.tokens):  # else its text is cut otherwise
+                    self.assertAlmostEqual(sum(one.logprobs), two.scores[0], places=3)
+            ranks = made.rerank(texts[:2], *ends, add_special=False, images=images[:2])
+            self.assertEqual(ranks, made.rerank(chats[:2], *ends, images=images[:2]))
+            for few in (images[:2], images + [None]):
+                with self.assertRaisesRegex(ValueError, "images of"):
+                    made.score(texts, ends, images=few)
+            with self.assertRaisesRegex(TypeError, "texts or conversations"):
+                made.score([[1, 2]], [[3]], images=[None])
+
+    def test_files_of_rows_with_pictures_are_scored(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+        import pyarrow.parquet
+
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        rows = ROWS[:2]
+        columns = {
+            "prompt": [row["text"] for row in rows] + [rows[0]["text"]],
+            "question": ["What is this?"] * 3,
+            "page": [BYTES[row["pictures"][0]] for row in rows] + [b"no picture"],
+            "ends": [["yes", "no"]] * 3,
+        }
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / "in.parquet")
+        with engine() as made:
+            expected = made.score(columns["prompt"][:2], ["yes", "no"], add_special=False, images=columns["page"][:2])
+            for more in ({}, {"chat": True, "prompt_column": "question"}, {"chat": True, "template": "{question}"}):
+                out = folder / f"{len(more)}{sorted(more)[-1:]}.parquet"
+                done = batchllm.run_files(made, folder / "in.parquet", out, image_column="page", continuations_column="ends",
+                                          params=batchllm.SamplingParams(add_special=False), columns=[], **more)  # fmt: skip
+                self.assertEqual((done.rows, done.failed), (3, 1))
+                table = pyarrow.parquet.read_table(out)
+                for found, result in zip(table.column("scores").to_pylist(), expected):
+                    for one, two in zip(found, result.scores):
+                        self.assertAlmostEqual(one, two, places=4)
+                self.assertIn("ROW_PICTURE", table.column("error").to_pylist()[2])
 
     def test_one_picture_or_none_for_a_row(self):
         row = next(row for row in ROWS if len(row["pictures"]) == 1)

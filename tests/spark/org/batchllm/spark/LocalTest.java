@@ -321,7 +321,9 @@ public final class LocalTest {
                     "conversation " + i + ": " + chats.get(i) + ", its text: " + texts.get(i));
         }
         fails(() -> BatchLlm.transform(rows, options.messagesColumn("id")), "id: bigint is no JSON of messages");
-        fails(() -> BatchLlm.transform(rows, options.continuationsColumn("prompt")), "cannot be scored");
+        Dataset<Row> scored = rows.where("id != 4").withColumn("ends", functions.expr("array(' yes', ' no')"));
+        List<Row> found = answers(scored, options.messagesColumn("messages").continuationsColumn("ends"));
+        check(found.equals(answers(scored, options.messagesColumn(null).continuationsColumn("ends"))), "scores of conversations");
     }
 
     private static void equalKeysAreAllAnswered() {
