@@ -108,6 +108,20 @@ class Pictures(ProgramTest):
         found = self.run_rows(rows, "--images", elsewhere, "--max-tokens", str(NEW), backend=CPU)
         self.assert_said(0, found[0]["tokens"])
 
+    def test_urls_of_files_are_unescaped(self):
+        shutil.copy(GOLDEN / FILES[0], self.directory / "a page%.png")
+        whole = (self.directory / "a page%.png").as_uri()
+        self.assertIn("a%20page%25.png", whole)
+        names = [whole, whole.replace("%25", "%"), whole.replace("file://", "file://localhost"), "file://a%20page%25.png"]
+        wrong = {whole + "%00": "is not the name", whole.replace("a%20", "%2e%2e/a%20"): "No such file", "a%20page%25.png": "No such file"}
+        rows = [{"id": name, "prompt": ROWS[0]["text"], "images": [name]} for name in [*names, *wrong]]
+        found = {row["id"]: row for row in self.run_rows(rows, "--max-tokens", str(NEW), "--no-special", backend=CPU, expect=3)}
+        for name in names:
+            self.assertNotIn("error", found[name])
+            self.assert_said(0, found[name]["tokens"])
+        for name, says in wrong.items():
+            self.assertIn(says, found[name]["error"]["message"])
+
     def test_plans_count_the_tokens_of_pictures(self):
         rows = [{"prompt": row["text"], "images": [FILES[n] for n in row["pictures"]]} for row in ROWS]
         plan, stats = self.directory / "rows.plan", self.directory / "stats.json"

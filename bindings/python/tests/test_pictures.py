@@ -31,6 +31,30 @@ def engine(**options):
     return batchllm.Engine(MODEL, backend="cpu", compute_type="f32", kv_memory_bytes=16 << 20, threads=2, **options)
 
 
+def tensors_of(path):
+    """The header of a safetensors file and its data: name -> {"dtype", "shape", "data_offsets"}, bytes."""
+    file = path.read_bytes()
+    size = 8 + int.from_bytes(file[:8], "little")
+    return json.loads(file[8:size]), file[size:]
+
+
+def write_tensors(path, tensors):
+    """tensors: name -> (dtype, shape, bytes)"""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def matrix_of(numpy, tensors, data, name):
+    """A matrix of bf16, as float32."""
+    about = tensors[name]
+    bits = numpy.frombuffer(data[slice(*about["data_offsets"])], "<u2").astype("<u4") << 16
+    return bits.view("<f4").reshape(about["shape"])
+
+
 def messages_of(row, part_of):
     made = json.loads(json.dumps(row["messages"]))
     for message in made:
@@ -97,6 +121,62 @@ class Pictures(unittest.TestCase):
                     made.score(texts, ends, images=few)
             with self.assertRaisesRegex(TypeError, "texts or conversations"):
                 made.score([[1, 2]], [[3]], images=[None])
+
+    def test_vectors_of_rows_with_pictures_are_what_the_head_reads(self):
+        numpy = optional("numpy")
+        if numpy is None:
+            self.skipTest("NumPy is not installed")
+        head = matrix_of(numpy, *tensors_of(MODEL / "model.safetensors"), "lm_head.weight")
+        with engine() as made:
+            images = [[BYTES[n] for n in row["pictures"]] for row in ROWS]
+            vectors = made.embed([row["text"] for row in ROWS], images=images, add_special=False, normalize=False)
+        for row, vector in zip(ROWS, vectors):
+            logits = head.astype("f8") @ vector.astype("f8")
+            largest = logits.max()
+            logprob = logits[row["tokens"][0]] - largest - numpy.log(numpy.exp(logits - largest).sum())
+            self.assertAlmostEqual(logprob, row["logprobs"][0], places=3)
+
+    def test_adapters_change_the_text_of_rows_with_pictures(self):
+        numpy = optional("numpy")
+        if numpy is None:
+            self.skipTest("NumPy is not installed")
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        tensors, data = tensors_of(MODEL / "model.safetensors")
+        random = numpy.random.default_rng(1)
+        merged = {name: (about["dtype"], about["shape"], data[slice(*about["data_offsets"])])
+                  for name, about in tensors.items() if name != "__metadata__"}  # fmt: skip
+        changes = {}
+        for layer in range(3):
+            for part in ("self_attn.q_proj", "mlp.down_proj"):
+                name = f"language_model.layers.{layer}.{part}"
+                stored = next(key for key in merged if key.endswith(f"{name}.weight"))
+                weight = matrix_of(numpy, tensors, data, stored)
+                a, b = (random.normal(0, 0.2, shape).astype("<f4") for shape in ((4, weight.shape[1]), (weight.shape[0], 4)))
+                changes[f"base_model.model.model.{name}.lora_A.weight"] = "F32", a.shape, a.tobytes()
+                changes[f"base_model.model.model.{name}.lora_B.weight"] = "F32", b.shape, b.tobytes()
+                merged[stored] = "F32", weight.shape, (weight + 2 * b @ a).astype("<f4").tobytes()
+        shutil.copytree(MODEL, folder / "merged")
+        write_tensors(folder / "merged" / "model.safetensors", merged)
+        (folder / "adapter").mkdir()
+        write_tensors(folder / "adapter" / "adapter_model.safetensors", changes)
+        config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
+        (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+        texts, images = [row["text"] for row in ROWS], [[BYTES[n] for n in row["pictures"]] for row in ROWS]
+        params = batchllm.SamplingParams(max_tokens=6, add_special=False, logprobs=0, ignore_eos=True)
+        options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20, "threads": 2}
+        with batchllm.Engine(folder / "merged", **options) as made:
+            expected = made.generate(texts, params, images=images)
+        with engine(adapters={"a": folder / "adapter"}) as made:
+            plain = made.generate(texts, params, images=images)
+            named = batchllm.SamplingParams(max_tokens=6, add_special=False, logprobs=0, ignore_eos=True, adapter="a")
+            found = made.generate(texts, named, images=images)
+        changed = sum(list(one.tokens) != list(two.tokens) for one, two in zip(expected, plain))
+        self.assertGreater(changed, len(ROWS) // 2)
+        for one, two in zip(expected, found):
+            self.assertAlmostEqual(one.logprobs[0], two.logprobs[0], places=3)
+        same = sum(list(one.tokens) == list(two.tokens) for one, two in zip(expected, found))
+        self.assertGreaterEqual(same, len(ROWS) - 1)  # two tokens may be about equally likely
 
     def test_files_of_rows_with_pictures_are_scored(self):
         if optional("pyarrow") is None:
