@@ -80,6 +80,21 @@ class Pictures(ProgramTest):
             usage = row["response"]["body"]["usage"]
             self.assertEqual(usage["prompt_tokens"], len(ROWS[int(row["custom_id"])]["prompt"]))
 
+    def test_the_batch_format_embeds_conversations_with_pictures(self):
+        rows, bodies = [], [{"messages": named(ROWS[i], lambda n: FILES[n])} for i in (0, 1)]
+        bodies += [{"messages": bodies[0]["messages"], "input": "x"}, {"messages": None}, {"input": "x", "images": [FILES[0]]}]
+        for i, body in enumerate(bodies):
+            rows.append({"custom_id": str(i), "method": "POST", "url": "/v1/embeddings", "body": body})
+        rows += [{"id": f"own {i}", "task": "embed", "messages": named(ROWS[i], lambda n: FILES[n])} for i in (0, 1)]
+        found = {row.get("custom_id", row.get("id")): row for row in self.run_rows(rows, backend=CPU, expect=3)}
+        vectors = [found[str(i)]["response"]["body"]["data"][0]["embedding"] for i in (0, 1)]
+        self.assertEqual(vectors, [found[f"own {i}"]["embedding"] for i in (0, 1)])
+        self.assertNotEqual(*vectors)
+        says = [found[str(i)]["error"]["message"] for i in (2, 3, 4)]
+        self.assertIn('only one of "input" and "messages"', says[0])
+        self.assertIn('"messages" is null', says[1])
+        self.assertIn('unknown key "images" in "body";', says[2])  # without itself as what is meant
+
     def test_bad_pictures_are_errors_of_their_rows(self):
         outside = self.directory.parent / "outside.png"
         text = ROWS[0]["text"]
