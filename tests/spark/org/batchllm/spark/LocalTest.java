@@ -322,8 +322,11 @@ public final class LocalTest {
         }
         fails(() -> BatchLlm.transform(rows, options.messagesColumn("id")), "id: bigint is no JSON of messages");
         Dataset<Row> scored = rows.where("id != 4").withColumn("ends", functions.expr("array(' yes', ' no')"));
-        List<Row> found = answers(scored, options.messagesColumn("messages").continuationsColumn("ends"));
-        check(found.equals(answers(scored, options.messagesColumn(null).continuationsColumn("ends"))), "scores of conversations");
+        options.messagesColumn("messages").continuationsColumn("ends").ignoreEos(false);
+        List<Row> found = BatchLlm.transform(scored, options).orderBy("id").select("scores", "error").collectAsList();
+        List<Row> expected =
+                BatchLlm.transform(scored, options.messagesColumn(null)).orderBy("id").select("scores", "error").collectAsList();
+        check(found.size() == 19 && found.equals(expected), "scores of conversations: " + found + ", of texts: " + expected);
     }
 
     private static void equalKeysAreAllAnswered() {
