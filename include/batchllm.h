@@ -640,6 +640,14 @@ BATCHLLM_API int32_t batchllm_add_pictures(batchllm_engine *engine, int64_t n, c
                                            const uint64_t *tags, const batchllm_params *params,
                                            int64_t params_count);
 
+/* Adds n rows to be scored, as batchllm_add_score_text does, whose prompts are texts or conversations
+ * with pictures. A continuation follows what the model's template ends a conversation with. */
+BATCHLLM_API int32_t batchllm_add_score_pictures(
+    batchllm_engine *engine, int64_t n, const char *text, const int64_t *offsets,
+    const batchllm_picture_column *column, const char *continuations,
+    const int64_t *continuation_offsets, const int64_t *continuation_rows, const uint64_t *tags,
+    const batchllm_params *params);
+
 /* ---- Groups, steps --------------------------------------------------------------------------- */
 
 /* Plans all rows that were added and have not started: finds what they share, and their order. A

@@ -6,6 +6,7 @@
 %ignore batchllm_pictures_encode;
 %ignore batchllm_picture_column;
 %ignore batchllm_add_pictures;
+%ignore batchllm_add_score_pictures;
 %ignore batchllm_engine_options::pictures; /* batchllm_options_set_pictures */
 
 %nodefaultctor batchllm_pictures;
@@ -16,6 +17,7 @@ struct batchllm_pictures {};
 
 %batchllm_blocking(batchllm_pictures_open)
 %batchllm_blocking(batchllm_add_picture_columns)
+%batchllm_blocking(batchllm_add_score_picture_columns)
 %batchllm_blocking(batchllm_add_table_picture_rows)
 %ignore batchllm_read_picture_column;
 %newobject batchllm_pictures_open;
@@ -90,6 +92,28 @@ batchllm_add_picture_columns(batchllm_engine *engine, int32_t chat, batchllm_vie
     column.chat = chat;
     return batchllm_add_pictures(engine, n, text.data, offsets.data, &column, tags.data,
                                  params ? params->items : NULL, params ? params->count : 0);
+}
+
+/* The same, to be scored. continuation_rows: as many offsets as `offsets`, counting continuations. */
+static batchllm_status
+batchllm_add_score_picture_columns(batchllm_engine *engine, int32_t chat, batchllm_view_bytes text,
+                                   batchllm_view_i64 offsets, batchllm_view_i64 picture_rows,
+                                   batchllm_view_bytes pictures, batchllm_view_i64 picture_offsets,
+                                   batchllm_view_bytes kinds, batchllm_view_bytes continuations,
+                                   batchllm_view_i64 continuation_offsets,
+                                   batchllm_view_i64 continuation_rows, batchllm_view_u64 tags,
+                                   const batchllm_params_column *params) {
+    const int64_t n = batchllm_check_tags(tags, batchllm_rows_of("text", offsets, text.count));
+    batchllm_picture_column column;
+    const batchllm_status status =
+        batchllm_read_picture_column(n, picture_rows, pictures, picture_offsets, kinds, &column);
+    if (status != BATCHLLM_OK) return status;
+    column.chat = chat;
+    if (!batchllm_continuations_match(n, continuations.count, continuation_offsets, continuation_rows))
+        return BATCHLLM_ERROR_INVALID_ARGUMENT;
+    return batchllm_add_score_pictures(engine, n, text.data, offsets.data, &column, continuations.data,
+                                       continuation_offsets.data, continuation_rows.data, tags.data,
+                                       params ? params->items : NULL);
 }
 
 static batchllm_status

@@ -10,6 +10,7 @@
 %batchllm_blocking(batchllm_add_token_column)
 %batchllm_blocking(batchllm_add_text_column)
 %batchllm_blocking(batchllm_add_chat_column)
+%ignore batchllm_continuations_match;
 %batchllm_blocking(batchllm_add_score_columns)
 %batchllm_blocking(batchllm_add_score_text_columns)
 
@@ -83,6 +84,18 @@ static batchllm_status batchllm_add_chat_column(batchllm_engine *engine,
                              params ? params->items : NULL, params ? params->count : 0);
 }
 
+/* Whether n rows have the continuations that these offsets count; if not, the error is set. */
+static int batchllm_continuations_match(int64_t n, int64_t size, batchllm_view_i64 continuation_offsets,
+                                        batchllm_view_i64 continuation_rows) {
+    const int64_t scored = batchllm_rows_of("continuations", continuation_offsets, size);
+    const int64_t rows = batchllm_rows_of("continuation_rows", continuation_rows, scored);
+    if (n < 0 || scored < 0 || rows < 0) return 0;
+    if (rows != n)
+        batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT, "continuations of %lld rows for %lld rows",
+                            (long long)rows, (long long)n);
+    return rows == n;
+}
+
 /* continuation_rows: as many offsets as `offsets`, counting continuations. */
 static batchllm_status batchllm_add_score_columns(batchllm_engine *engine, batchllm_view_i32 tokens,
                                                   batchllm_view_i64 offsets,
@@ -92,14 +105,8 @@ static batchllm_status batchllm_add_score_columns(batchllm_engine *engine, batch
                                                   batchllm_view_u64 tags,
                                                   const batchllm_params_column *params) {
     const int64_t n = batchllm_check_tags(tags, batchllm_rows_of("tokens", offsets, tokens.count));
-    const int64_t scored =
-        batchllm_rows_of("continuations", continuation_offsets, continuations.count);
-    const int64_t rows = batchllm_rows_of("continuation_rows", continuation_rows, scored);
-    if (n < 0 || scored < 0 || rows < 0) return BATCHLLM_ERROR_INVALID_ARGUMENT;
-    if (rows != n)
-        return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                                   "continuations of %lld rows for %lld rows", (long long)rows,
-                                   (long long)n);
+    if (!batchllm_continuations_match(n, continuations.count, continuation_offsets, continuation_rows))
+        return BATCHLLM_ERROR_INVALID_ARGUMENT;
     return batchllm_add_score_tokens(engine, n, tokens.data, offsets.data, continuations.data,
                                      continuation_offsets.data, continuation_rows.data, tags.data,
                                      params ? params->items : NULL);
@@ -112,14 +119,8 @@ batchllm_add_score_text_columns(batchllm_engine *engine, batchllm_view_bytes tex
                                 batchllm_view_i64 continuation_rows, batchllm_view_u64 tags,
                                 const batchllm_params_column *params) {
     const int64_t n = batchllm_check_tags(tags, batchllm_rows_of("text", offsets, text.count));
-    const int64_t scored =
-        batchllm_rows_of("continuations", continuation_offsets, continuations.count);
-    const int64_t rows = batchllm_rows_of("continuation_rows", continuation_rows, scored);
-    if (n < 0 || scored < 0 || rows < 0) return BATCHLLM_ERROR_INVALID_ARGUMENT;
-    if (rows != n)
-        return batchllm_layer_fail(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                                   "continuations of %lld rows for %lld rows", (long long)rows,
-                                   (long long)n);
+    if (!batchllm_continuations_match(n, continuations.count, continuation_offsets, continuation_rows))
+        return BATCHLLM_ERROR_INVALID_ARGUMENT;
     return batchllm_add_score_text(engine, n, text.data, offsets.data, continuations.data,
                                    continuation_offsets.data, continuation_rows.data, tags.data,
                                    params ? params->items : NULL);

@@ -29,6 +29,22 @@ template <typename T> Status check_scored(int64_t n, const char *items_name, con
                         continuation_offsets, continuation_rows[n]);
 }
 
+// pictures null: the rows are texts that have none.
+Status add_score_text(batchllm_engine *engine, const Column<char> &texts,
+                      const PictureColumns *pictures, const char *continuations,
+                      const int64_t *continuation_offsets, const int64_t *continuation_rows,
+                      const uint64_t *tags, const batchllm_params *params) {
+    ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
+    RETURN_IF_ERROR(check_scored(texts.n, "text", texts.items, texts.offsets, continuations,
+                                 continuation_offsets, continuation_rows));
+    ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, 1, texts.n));
+    ASSIGN_OR_RETURN(const batchllm_params known, column.at(0));
+    if (texts.n == 0) return {};
+    const Column<char> scored{continuation_rows[texts.n], continuations, continuation_offsets};
+    ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
+    return intake->add_score_text(texts, pictures, {scored, continuation_rows}, tags, known);
+}
+
 // The callback of batchllm_run, which may use the engine.
 struct Callback {
     batchllm_progress_function function;
@@ -163,15 +179,22 @@ int32_t batchllm_add_score_text(batchllm_engine *engine, int64_t n, const char *
                                 const int64_t *continuation_rows, const uint64_t *tags,
                                 const batchllm_params *params) {
     return guard([&]() -> Status {
-        ASSIGN_OR_RETURN(const EngineUse use, EngineUse::begin(engine));
-        RETURN_IF_ERROR(check_scored(n, "text", text, offsets, continuations, continuation_offsets,
-                                     continuation_rows));
-        ASSIGN_OR_RETURN(const ParamsColumn column, ParamsColumn::open(params, 1, n));
-        ASSIGN_OR_RETURN(const batchllm_params known, column.at(0));
-        if (n == 0) return {};
-        const Column<char> scored{continuation_rows[n], continuations, continuation_offsets};
-        ASSIGN_OR_RETURN(Intake * intake, engine->engine->intake());
-        return intake->add_score_text({n, text, offsets}, {scored, continuation_rows}, tags, known);
+        const Column<char> texts{n, text, offsets};
+        return add_score_text(engine, texts, nullptr, continuations, continuation_offsets,
+                              continuation_rows, tags, params);
+    });
+}
+
+int32_t batchllm_add_score_pictures(batchllm_engine *engine, int64_t n, const char *text,
+                                    const int64_t *offsets, const batchllm_picture_column *column,
+                                    const char *continuations, const int64_t *continuation_offsets,
+                                    const int64_t *continuation_rows, const uint64_t *tags,
+                                    const batchllm_params *params) {
+    return guard([&]() -> Status {
+        ASSIGN_OR_RETURN(const PictureColumns pictures, api::read_pictures(column, n));
+        const Column<char> texts{n, text, offsets};
+        return add_score_text(engine, texts, &pictures, continuations, continuation_offsets,
+                              continuation_rows, tags, params);
     });
 }
 

@@ -1,5 +1,5 @@
-// batchllm demo: the job in the folder that is installed with the program. It runs as any other, then a document's
-// questions and answers are shown, and how many answers of all are right.
+// batchllm demo: the two jobs in the folder that is installed with the program, of product records and of pages, which are
+// pictures. They run as any other; then some questions and answers are shown, and how many answers of all are right.
 #include "cli/commands.h"
 
 #include <cerrno>
@@ -115,16 +115,23 @@ size_t bytes_of(std::string_view text, int64_t characters) {
     return at;
 }
 
-Status show(const std::string &folder, const std::string &output,
-            const std::atomic<bool> &interrupted) {
-    ASSIGN_OR_RETURN(const std::vector<Record> rows,
-                     read_records(folder + "/rows.jsonl", interrupted));
-    ASSIGN_OR_RETURN(std::vector<Record> expected,
-                     read_records(folder + "/expected.jsonl", interrupted));
+// A job's answers by the ids of its rows.
+Result<std::map<std::string, std::string>> read_answers(const std::string &output,
+                                                        const std::atomic<bool> &interrupted) {
     ASSIGN_OR_RETURN(std::vector<Record> answered, read_records(output, interrupted));
     std::map<std::string, std::string> answers;
     for (Record &record : answered)
         answers[record.text["id"]] = one_line(record.text["text"], SIZE_MAX);
+    return answers;
+}
+
+Status show_records(const std::string &folder, const std::string &output,
+                    const std::atomic<bool> &interrupted) {
+    ASSIGN_OR_RETURN(const std::vector<Record> rows,
+                     read_records(folder + "/rows.jsonl", interrupted));
+    ASSIGN_OR_RETURN(std::vector<Record> expected,
+                     read_records(folder + "/expected.jsonl", interrupted));
+    ASSIGN_OR_RETURN(auto answers, read_answers(output, interrupted));
     std::map<std::string, std::string> shown; // of each task, the document that is shown
     size_t right = 0;
     for (size_t i = 0; i < rows.size() && i < expected.size(); ++i) {
@@ -150,19 +157,53 @@ Status show(const std::string &folder, const std::string &output,
     return {};
 }
 
-Status demo(const DemoOptions &options, const std::atomic<bool> &interrupted, int *code) {
-    ASSIGN_OR_RETURN(const std::string folder, demo_folder());
-    ASSIGN_OR_RETURN(const TemporaryFolder temporary, TemporaryFolder::make());
+Status show_pages(const std::string &folder, const std::string &output,
+                  const std::atomic<bool> &interrupted) {
+    ASSIGN_OR_RETURN(std::vector<Record> expected,
+                     read_records(folder + "/expected.jsonl", interrupted));
+    ASSIGN_OR_RETURN(auto answers, read_answers(output, interrupted));
+    constexpr size_t pages_shown = 2;
+    size_t right = 0, pages = 0;
+    std::string page;
+    for (Record &record : expected) {
+        const std::string &answer = answers[record.text["id"]];
+        right += answer == record.text["expected"];
+        if (page != record.text["page"]) {
+            page = record.text["page"];
+            if (++pages <= pages_shown) std::printf("\n%s/%s\n", folder.c_str(), page.c_str());
+        }
+        if (pages <= pages_shown)
+            std::printf("    %s  ->  %s\n", record.text["question"].c_str(), answer.c_str());
+    }
+    std::printf("\n%zu of %zu answers about pages are right.\n", right, expected.size());
+    return {};
+}
+
+// Runs a folder's rows with its model.
+int run_folder(const std::string &folder, const std::string &output, const DemoOptions &options,
+               const std::atomic<bool> &interrupted) {
     RunOptions run;
     run.in.model = folder;
     run.in.input = folder + "/rows.jsonl";
     run.engine.backend = options.backend;
-    run.output = temporary.path() + "/answers.jsonl";
+    run.output = output;
     std::printf("batchllm run --model %s --input %s --output answers.jsonl\n", run.in.model.c_str(),
                 run.in.input.c_str());
     std::fflush(stdout);
-    *code = run_command(run, interrupted);
-    return *code == exit_ok ? show(folder, run.output, interrupted) : Status();
+    return run_command(run, interrupted);
+}
+
+Status demo(const DemoOptions &options, const std::atomic<bool> &interrupted, int *code) {
+    ASSIGN_OR_RETURN(const std::string folder, demo_folder());
+    ASSIGN_OR_RETURN(const TemporaryFolder temporary, TemporaryFolder::make());
+    const std::string records = temporary.path() + "/answers.jsonl";
+    *code = run_folder(folder, records, options, interrupted);
+    if (*code != exit_ok) return {};
+    RETURN_IF_ERROR(show_records(folder, records, interrupted));
+    std::printf("\n");
+    const std::string pages = temporary.path() + "/pages.jsonl";
+    *code = run_folder(folder + "/pages", pages, options, interrupted);
+    return *code == exit_ok ? show_pages(folder + "/pages", pages, interrupted) : Status();
 }
 
 } // namespace

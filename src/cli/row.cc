@@ -45,7 +45,7 @@ RowError read_score(JsonView value, InputRow *row) {
 RowError unknown_key(std::string_view key, const char *where) {
     std::string message = "unknown key " + in_quotes(key) + where;
     const std::string_view near = nearest_row_key(key);
-    if (!near.empty()) message += " (did you mean " + in_quotes(near) + "?)";
+    if (!near.empty() && near != key) message += " (did you mean " + in_quotes(near) + "?)";
     return format_error(message + "; keep data of your own under \"metadata\", begin its key with "
                                   "\"_\", or run with --ignore-unknown-keys");
 }
@@ -187,17 +187,20 @@ RowError read_keys(const JsonMembers &body, const RowReaderOptions &options,
     return {};
 }
 
-// A body of "/v1/embeddings".
+// A body of "/v1/embeddings": text or tokens, or a conversation, which may have pictures.
 RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &options,
                               InputRow *row) {
     ParameterReader parameters(options.defaults);
     set_task(Task::embed, &parameters);
+    ConversationText conversation;
     bool input = false;
     const auto read = [&](std::string_view key, JsonView value, bool *known) -> RowError {
         if (key == "input") {
             input = true;
             return read_body_prompt(key, value, row);
         }
+        if (key == "messages" && value.is_null()) return null_error(key);
+        if (conversation.take(key, value)) return {};
         if (key == "encoding_format") {
             if (value.is_null() || value.string() == "float") return {};
             return parameter_error("encoding_format is supported only as \"float\"");
@@ -208,8 +211,12 @@ RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &o
     };
     const RowError error = read_keys(body, options, &parameters, row, read);
     if (failed(error)) return error;
-    if (!input) return format_error("\"input\" is missing in \"body\"");
-    return parameters.take(options, row);
+    if (input && conversation.has_messages())
+        return format_error("only one of \"input\" and \"messages\" may be given in \"body\"");
+    if (!input && !conversation.has_messages())
+        return format_error("\"input\" is missing in \"body\"");
+    const RowError wrong = take_conversation(&conversation, row);
+    return failed(wrong) ? wrong : parameters.take(options, row);
 }
 
 RowError read_body(const JsonMembers &body, const RowReaderOptions &options, InputRow *row) {

@@ -22,6 +22,19 @@ struct Encoded {
     Status status;
 };
 
+// Row i's text or conversation. pictures null: a text that has none.
+Status encode_row(const RowReader &reader, std::string_view text, const PictureColumns *pictures,
+                  int64_t i, const batchllm_params &params, const std::tm &now, Encoded *encoded) {
+    if (pictures == nullptr) return reader.encode_text(text, params, &encoded->tokens);
+    std::vector<PictureInput> inputs;
+    pictures->of_row(i, &inputs);
+    if (!pictures->chat)
+        return reader.encode_text(text, inputs, params, &encoded->tokens, &encoded->pictures);
+    return reader.encode_chat(text, inputs, params, now, &encoded->tokens, &encoded->pictures);
+}
+
+std::string_view view(std::span<const char> text) { return {text.data(), text.size()}; }
+
 // Calls encode(i, &encoded) for each i of a block, on all threads. If memory runs out, or a file of
 // pictures cannot be read through a fault of the disk, the whole call fails, because no row is to blame.
 template <typename Encode>
@@ -196,11 +209,10 @@ template <typename Encode> Status Intake::add_encoded(int64_t n, const uint64_t 
 Status Intake::add_text(const Column<char> &prompts, const uint64_t *tags,
                         const ParamsColumn &params) {
     RETURN_IF_ERROR(reader_.need_tokenizer());
-    return add_encoded(
-        prompts.n, tags, params, [&](int64_t i, const batchllm_params &read, Encoded *encoded) {
-            const std::span<const char> text = prompts[i];
-            return reader_.encode_text({text.data(), text.size()}, read, &encoded->tokens);
-        });
+    return add_encoded(prompts.n, tags, params,
+                       [&](int64_t i, const batchllm_params &read, Encoded *encoded) {
+                           return reader_.encode_text(view(prompts[i]), read, &encoded->tokens);
+                       });
 }
 
 Status Intake::add_chat(const Column<char> &conversations, const uint64_t *tags,
@@ -224,13 +236,7 @@ Status Intake::add_pictures(const Column<char> &texts, const PictureColumns &pic
     const std::tm now = local_time_now();
     return add_encoded(
         texts.n, tags, params, [&](int64_t i, const batchllm_params &read, Encoded *encoded) {
-            const std::string_view text(texts[i].data(), texts[i].size());
-            std::vector<PictureInput> inputs;
-            pictures.of_row(i, &inputs);
-            return pictures.chat ? reader_.encode_chat(text, inputs, read, now, &encoded->tokens,
-                                                       &encoded->pictures)
-                                 : reader_.encode_text(text, inputs, read, &encoded->tokens,
-                                                       &encoded->pictures);
+            return encode_row(reader_, view(texts[i]), &pictures, i, read, now, encoded);
         });
 }
 
@@ -241,18 +247,13 @@ Status Intake::add_table(const Table &table, const PictureColumns &pictures, con
                                      [](int32_t status) { return status != BATCHLLM_OK; });
     if (!all_bad) RETURN_IF_ERROR(reader_.need_tokenizer());
     const std::tm now = local_time_now();
+    PictureColumns given = pictures;
+    given.chat = table.chat;
+    const PictureColumns *own = table.chat || pictures.rows != nullptr ? &given : nullptr;
     return add_encoded(table.rows(), tags, params,
                        [&](int64_t i, const batchllm_params &read, Encoded *encoded) -> Status {
                            RETURN_IF_ERROR(table.status(i));
-                           std::vector<PictureInput> inputs;
-                           pictures.of_row(i, &inputs);
-                           if (!table.chat && pictures.rows == nullptr)
-                               return reader_.encode_text(table.prompt(i), read, &encoded->tokens);
-                           if (!table.chat)
-                               return reader_.encode_text(table.prompt(i), inputs, read,
-                                                          &encoded->tokens, &encoded->pictures);
-                           return reader_.encode_chat(table.prompt(i), inputs, read, now,
-                                                      &encoded->tokens, &encoded->pictures);
+                           return encode_row(reader_, table.prompt(i), own, i, read, now, encoded);
                        });
 }
 
@@ -280,11 +281,12 @@ Status Intake::add_scores(const Column<int32_t> &prompts,
     return {};
 }
 
-Status Intake::add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,
-                              const uint64_t *tags, const batchllm_params &params) {
+Status Intake::add_score_text(const Column<char> &prompts, const PictureColumns *pictures,
+                              const ContinuationColumns<char> &scored, const uint64_t *tags,
+                              const batchllm_params &params) {
     RETURN_IF_ERROR(reader_.need_tokenizer());
     const Clock::time_point start = Clock::now();
-    const EncodeOptions prompt_options{params.add_special != 0, params.parse_special != 0};
+    const std::tm now = local_time_now();
     const EncodeOptions continuation_options{false, false};
     const ScoredParams read = reader_.read_scored(params);
     Addition addition(&pending_, &answers_);
@@ -298,9 +300,8 @@ Status Intake::add_score_text(const Column<char> &prompts, const ContinuationCol
             auto score = std::make_unique<ScoreSpec>();
             std::vector<int32_t> continuation;
             for (int64_t c = scored.rows[begin + i]; c < scored.rows[begin + i + 1]; ++c) {
-                const std::span<const char> text = scored.continuations[c];
                 continuation.clear();
-                Status status = reader_.tokenizer()->encode({text.data(), text.size()},
+                Status status = reader_.tokenizer()->encode(view(scored.continuations[c]),
                                                             continuation_options, &continuation);
                 if (!status.ok()) {
                     return std::move(status).within("continuation " +
@@ -309,9 +310,8 @@ Status Intake::add_score_text(const Column<char> &prompts, const ContinuationCol
                 score->append(continuation);
             }
             scores[static_cast<size_t>(i)] = std::move(score);
-            const std::span<const char> text = prompts[begin + i];
-            return reader_.tokenizer()->encode({text.data(), text.size()}, prompt_options,
-                                               &encoded->tokens);
+            return encode_row(reader_, view(prompts[begin + i]), pictures, begin + i, params, now,
+                              encoded);
         };
         RETURN_IF_ERROR(encode_block(&reader_.pool(), count, &block, encode));
         int64_t left = total_tokens(block, count);

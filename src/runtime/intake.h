@@ -57,8 +57,10 @@ class Intake {
                      const ParamsColumn &params);
     Status add_scores(const Column<int32_t> &prompts, const ContinuationColumns<int32_t> &scored,
                       const uint64_t *tags, const batchllm_params &params);
-    Status add_score_text(const Column<char> &prompts, const ContinuationColumns<char> &scored,
-                          const uint64_t *tags, const batchllm_params &params);
+    // pictures null: texts that have none.
+    Status add_score_text(const Column<char> &prompts, const PictureColumns *pictures,
+                          const ContinuationColumns<char> &scored, const uint64_t *tags,
+                          const batchllm_params &params);
 
     // The devices that rows must fit from now on.
     void set_devices(std::vector<DevicePages> devices) { checks_.set_devices(std::move(devices)); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cinttypes>
 #include <climits>
 #include <cstdlib>
@@ -80,6 +81,23 @@ Result<std::vector<std::byte>> read_data_url(std::string_view url, int64_t most_
         return error(BATCHLLM_ERROR_ROW_PICTURE,
                      "the \"data:\" URL of a picture is not valid base64");
     return std::move(*bytes);
+}
+
+// "file:///a%20page.png" -> "/a page.png". A percent sign that no two digits follow stays.
+std::string path_of_url(std::string_view url) {
+    constexpr std::string_view scheme = "file://", host = "localhost/";
+    url.remove_prefix(scheme.size());
+    if (url.starts_with(host)) url.remove_prefix(host.size() - 1);
+    std::string path;
+    for (size_t i = 0; i < url.size(); ++i) {
+        uint8_t value = 0;
+        const char *digits = url.data() + i + 1;
+        const bool escaped = url[i] == '%' && url.size() - i > 2 &&
+                             std::from_chars(digits, digits + 2, value, 16).ptr == digits + 2;
+        path += escaped ? static_cast<char>(value) : url[i];
+        if (escaped) i += 2;
+    }
+    return path;
 }
 
 } // namespace
@@ -174,7 +192,7 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
     const std::string_view scheme = scheme_of(name);
     std::string path(name);
     if (scheme == "file") {
-        path = std::string(name.substr(7));
+        path = path_of_url(name);
     } else if (!scheme.empty()) {
         return error(BATCHLLM_ERROR_ROW_PICTURE,
                      "%s is not read: pictures are never fetched from a network; save it as a file",

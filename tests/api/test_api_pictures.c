@@ -72,6 +72,67 @@ static void rows_name_pictures_in_folders(void **state) {
     batchllm_engine_destroy(engine);
 }
 
+/* A text, a conversation and the tokens of both are scored alike; a picture that is missing is its row's error. */
+static void rows_with_pictures_are_scored(void **state) {
+    (void)state;
+    batchllm_pictures *pictures = pictures_in(directory);
+    batchllm_engine *engine = engine_with(pictures);
+    static const char conversation[] = "[{\"role\": \"user\", \"content\": [{\"type\": \"image\"}, "
+                                       "{\"type\": \"text\", \"text\": \"What is this?\"}]}]";
+    char rendered[256];
+    snprintf(rendered, sizeof rendered, "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n",
+             text);
+    const char *prompts[] = {rendered, conversation};
+    const char answers[] = "yesno";
+    const int64_t answer_offsets[] = {0, 3, 5}, answer_rows[] = {0, 2};
+    const int64_t rows[] = {0, 1};
+    const uint8_t kinds[] = {BATCHLLM_PICTURE_NAME};
+    const char *names[] = {"picture_0.png", "picture_0.png", "none.png"};
+    for (int i = 0; i < 3; ++i) {
+        const char *prompt = prompts[i % 2];
+        const int64_t offsets[] = {0, (int64_t)strlen(prompt)};
+        const int64_t name_offsets[] = {0, (int64_t)strlen(names[i])};
+        const batchllm_picture_column column = {
+            sizeof column, i % 2, rows, (const uint8_t *)names[i], name_offsets, kinds};
+        const uint64_t tag = (uint64_t)i;
+        assert_ok(batchllm_add_score_pictures(engine, 1, prompt, offsets, &column, answers,
+                                              answer_offsets, answer_rows, &tag, NULL));
+    }
+    const int64_t offsets[] = {0, (int64_t)strlen(rendered)}, name_offsets[] = {0, 13};
+    const batchllm_picture_column column = {sizeof column, 0,    rows, (const uint8_t *)names[0],
+                                            name_offsets,  kinds};
+    batchllm_column *prompt = NULL, *ends = NULL;
+    assert_ok(batchllm_pictures_encode(pictures, 1, rendered, offsets, &column,
+                                       BATCHLLM_ENCODE_PARSE_SPECIAL, 1, &prompt));
+    assert_ok(batchllm_pictures_encode(pictures, 2, answers, answer_offsets, NULL, 0, 1, &ends));
+    const uint64_t last = 3;
+    assert_ok(batchllm_add_score_tokens(engine, 1, prompt->tokens, prompt->offsets, ends->tokens,
+                                        ends->offsets, answer_rows, &last, NULL));
+    batchllm_column_free(prompt);
+    batchllm_column_free(ends);
+    batchllm_pictures_destroy(pictures);
+    assert_ok(batchllm_run(engine, NULL, NULL));
+    batchllm_results *results = NULL;
+    assert_ok(batchllm_poll(engine, 0, &results));
+    assert_int_equal(results->count, 4);
+    double scores[4][2] = {{0}};
+    for (int64_t i = 0; i < 4; ++i) {
+        const uint64_t tag = results->tags[i];
+        assert_int_equal(results->statuses[i], tag == 2 ? BATCHLLM_ERROR_ROW_PICTURE : BATCHLLM_OK);
+        const int64_t first = results->score_offsets[i],
+                      count = results->score_offsets[i + 1] - first;
+        assert_int_equal(count, tag == 2 ? 0 : 2);
+        for (int64_t c = 0; c < count; ++c) scores[tag][c] = results->scores[first + c];
+    }
+    for (int c = 0; c < 2; ++c) {
+        assert_true(scores[3][c] < 0);
+        assert_float_equal(scores[0][c], scores[3][c], 1e-4);
+        assert_float_equal(scores[1][c], scores[3][c], 1e-4);
+    }
+    batchllm_results_free(results);
+    batchllm_engine_destroy(engine);
+}
+
 static void ids_come_from_the_content(void **state) {
     (void)state;
     const int64_t length = (int64_t)strlen(text), text_offsets[] = {0, length};
@@ -333,6 +394,7 @@ static void bad_arguments_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_name_pictures_in_folders),
+        cmocka_unit_test(rows_with_pictures_are_scored),
         cmocka_unit_test(ids_come_from_the_content),
         cmocka_unit_test(rows_of_a_table_have_pictures),
         cmocka_unit_test(a_journal_knows_the_pictures_of_its_job),

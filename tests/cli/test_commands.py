@@ -957,6 +957,10 @@ class Demo(ProgramTest):
         right, rows = re.search(r"^(\d+) of (\d+) answers are right\.$", done.stdout, re.MULTILINE).groups()
         self.assertGreater(int(right), 280)
         self.assertEqual(rows, "300")
+        right, rows = re.search(r"^(\d+) of (\d+) answers about pages are right\.$", done.stdout, re.MULTILINE).groups()
+        self.assertGreater(int(right), 55)
+        self.assertEqual(rows, "60")
+        self.assertIn('page-001.png\n    The page\'s fields as JSON:  ->  {"number":"', done.stdout)
         self.assertEqual(list(self.directory.iterdir()), [])
 
 

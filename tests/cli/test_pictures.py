@@ -80,6 +80,21 @@ class Pictures(ProgramTest):
             usage = row["response"]["body"]["usage"]
             self.assertEqual(usage["prompt_tokens"], len(ROWS[int(row["custom_id"])]["prompt"]))
 
+    def test_the_batch_format_embeds_conversations_with_pictures(self):
+        rows, bodies = [], [{"messages": named(ROWS[i], lambda n: FILES[n])} for i in (0, 1)]
+        bodies += [{"messages": bodies[0]["messages"], "input": "x"}, {"messages": None}, {"input": "x", "images": [FILES[0]]}]
+        for i, body in enumerate(bodies):
+            rows.append({"custom_id": str(i), "method": "POST", "url": "/v1/embeddings", "body": body})
+        rows += [{"id": f"own {i}", "task": "embed", "messages": named(ROWS[i], lambda n: FILES[n])} for i in (0, 1)]
+        found = {row.get("custom_id", row.get("id")): row for row in self.run_rows(rows, backend=CPU, expect=3)}
+        vectors = [found[str(i)]["response"]["body"]["data"][0]["embedding"] for i in (0, 1)]
+        self.assertEqual(vectors, [found[f"own {i}"]["embedding"] for i in (0, 1)])
+        self.assertNotEqual(*vectors)
+        says = [found[str(i)]["error"]["message"] for i in (2, 3, 4)]
+        self.assertIn('only one of "input" and "messages"', says[0])
+        self.assertIn('"messages" is null', says[1])
+        self.assertIn('unknown key "images" in "body";', says[2])  # without itself as what is meant
+
     def test_bad_pictures_are_errors_of_their_rows(self):
         outside = self.directory.parent / "outside.png"
         text = ROWS[0]["text"]
@@ -107,6 +122,20 @@ class Pictures(ProgramTest):
         rows = [{"prompt": ROWS[0]["text"], "images": ["only.png"]}]
         found = self.run_rows(rows, "--images", elsewhere, "--max-tokens", str(NEW), backend=CPU)
         self.assert_said(0, found[0]["tokens"])
+
+    def test_urls_of_files_are_unescaped(self):
+        shutil.copy(GOLDEN / FILES[0], self.directory / "a page%.png")
+        whole = (self.directory / "a page%.png").as_uri()
+        self.assertIn("a%20page%25.png", whole)
+        names = [whole, whole.replace("%25", "%"), whole.replace("file://", "file://localhost"), "file://a%20page%25.png"]
+        wrong = {whole + "%00": "is not the name", whole.replace("a%20", "%2e%2e/a%20"): "No such file", "a%20page%25.png": "No such file"}
+        rows = [{"id": name, "prompt": ROWS[0]["text"], "images": [name]} for name in [*names, *wrong]]
+        found = {row["id"]: row for row in self.run_rows(rows, "--max-tokens", str(NEW), "--no-special", backend=CPU, expect=3)}
+        for name in names:
+            self.assertNotIn("error", found[name])
+            self.assert_said(0, found[name]["tokens"])
+        for name, says in wrong.items():
+            self.assertIn(says, found[name]["error"]["message"])
 
     def test_plans_count_the_tokens_of_pictures(self):
         rows = [{"prompt": row["text"], "images": [FILES[n] for n in row["pictures"]]} for row in ROWS]

@@ -1,4 +1,5 @@
 import java.io.IOException;
+import java.nio.LongBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
@@ -12,6 +13,7 @@ import org.batchllm.Results;
 import org.batchllm.Rows;
 import org.batchllm.SamplingParams;
 import org.batchllm.Status;
+import org.batchllm.TextColumn;
 
 /** Rows with pictures. That they are computed as they should be, the library's own tests show. */
 final class PictureTest {
@@ -45,6 +47,23 @@ final class PictureTest {
             Check.equal(Status.ROW_NULL, texts.get(2).status());
             Check.equal(Status.ROW_PICTURE, texts.get(4).status());
             Check.equal(Status.ROW_PICTURE, chats.get(4).status());
+        }
+    }
+
+    public static void rows_with_pictures_are_scored() throws IOException {
+        byte[] one = Files.readAllBytes(GOLDEN.resolve("picture_0.png"));
+        TextColumn ends = TextColumn.of("yes", "no");
+        LongBuffer rows = LongBuffer.wrap(new long[] {0, 2});
+        List<List<byte[]>> pictures = List.of(Arrays.asList(null, one));
+        try (Engine engine = engine();
+                Results texts = engine.generate(with(Rows.ofScores(TextColumn.of(TEXT), ends, rows).withPictures(pictures)));
+                Results chats = engine.generate(Rows.ofChatScores(TextColumn.of(CHAT), ends, rows).withPictures(pictures));
+                Results none = engine.generate(Rows.ofChatScores(TextColumn.of(CHAT), ends, rows));
+                Results vectors = engine.embed(Rows.ofChat(CHAT).withPictures(pictures))) {
+            Check.equal(2, texts.get(0).scores().length);
+            Check.that(Arrays.equals(texts.get(0).scores(), chats.get(0).scores()), "conversations");
+            Check.equal(Status.ROW_PICTURE, none.get(0).status());
+            Check.equal(null, vectors.get(0).error());
         }
     }
 

@@ -140,6 +140,13 @@ def test_rows_have_pictures():
                 assert found[n].error is None and found[n].tokens[:end] == expected["tokens"][:end], (kind, more, n, found[n].error)
                 assert found[n].page == pages[numbers[n]]
             assert metrics.saving_ratio > 0.5, metrics
+    values = [(n, "What is this?", files[numbers[n]], ["yes", "no"]) for n in range(4)]
+    rows = session.createDataFrame(values, "id long, question string, page binary, ends array<string>")
+    found = []
+    for more in ({"template": "{question}", "chat": True}, {"template": text}):
+        answers = spark.transform(rows, continuations_column="ends", partitions=1, **{**common, "max_tokens": 16}, **more).collect()
+        found.append([[round(x, 3) for x in row.scores] for row in sorted(answers, key=lambda row: row.id)])
+    assert found[0] == found[1] and len(found[0][0]) == 2 and found[0][0] != found[0][1], found
     raises(Exception, "no column none", lambda: spark.transform(rows, template="{question}", **{**common, "image_column": "none"}))
     raises(Exception, "has no pictures", lambda: spark.transform(rows, template="{question}", **{**common, "image_column": "id"}))
 

@@ -8,7 +8,8 @@ from numbers import Integral
 from typing import Any, Optional, Sequence, Union
 
 from . import native
-from .columns import Texts, Tokens, from_texts, from_tokens, offsets_of
+from .columns import Chats, Texts, Tokens, from_texts, from_tokens, offsets_of
+from .pictures import PictureColumn, picture_column
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,11 @@ class Continuations:
 
 
 def continuation_columns(
-    column: Union[Texts, Tokens], continuations: Sequence[Any], first: int, n: int, places: Optional[Sequence[int]]
+    column: Union[Texts, Chats, Tokens], continuations: Sequence[Any], first: int, n: int, places: Optional[Sequence[int]]
 ) -> Continuations:
     """The continuations of a column's rows, which are rows first to first + n of all rows. places: which of these n
     rows the column has, if not all."""
-    text = isinstance(column, Texts)
+    text = not isinstance(column, Tokens)
     if isinstance(continuations, (str, bytes)):
         raise TypeError("continuations is one text: put it into a list")
     if len(continuations) == 0:
@@ -54,14 +55,34 @@ def continuation_columns(
 
 def add_scored_part(
     engine: native.batchllm_engine,
-    part: Union[Texts, Tokens],
+    part: Union[Texts, Chats, Tokens],
     tags: array[int],
     scored: Continuations,
     special: Optional[native.batchllm_params_column],
+    pictures: Optional[PictureColumn] = None,
 ) -> None:
     """Adds rows with their continuations. special: how texts are tokenized, and the rows' adapter."""
     items, offsets, rows = scored.items, scored.offsets, scored.rows
-    if isinstance(part, Texts):
+    if pictures is not None and isinstance(part, Tokens):
+        raise TypeError("images: rows with pictures are texts or conversations")
+    if pictures is not None or isinstance(part, Chats):
+        pictures = pictures or picture_column([None] * len(part))
+        native.batchllm_add_score_picture_columns(
+            engine,
+            isinstance(part, Chats),
+            part.data,  # type: ignore[union-attr]
+            part.offsets,
+            pictures.rows,
+            pictures.data,
+            pictures.offsets,
+            pictures.kinds,
+            items,
+            offsets,
+            rows,
+            tags,
+            special,
+        )
+    elif isinstance(part, Texts):
         native.batchllm_add_score_text_columns(
             engine, part.data, part.offsets, items, offsets, rows, tags, special
         )

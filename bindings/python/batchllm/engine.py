@@ -20,12 +20,12 @@ from typing import Any, AsyncIterator, Iterator, Literal, Mapping, Optional, Seq
 from . import native
 from .adapters import Adapters, Directory
 from .calls import Call, Calls, TAGS_OF_A_CALL
-from .columns import Chats, Column, Rows, Sparse, Texts, columns
+from .columns import Column, Rows, Sparse, Texts, columns
 from .constraints import Constraints
 from .continuations import add_scored_part, continuation_columns
 from .embeddings import Pooling, embedding_array, embedding_params, label_params, share_of_first, warn_of_other_words
 from .engine_options import native_options
-from .errors import ClosedError, ForkError, InvalidArgumentError, StateError, StoppedError, UnsupportedError, refuse_pickle
+from .errors import ClosedError, ForkError, InvalidArgumentError, StateError, StoppedError, refuse_pickle
 from .figures import EngineInfo, EngineStats
 from .logs import Log
 from .mistakes import mistake_of
@@ -288,12 +288,13 @@ class Engine:
         adapter: Optional[str] = None,
         on_error: OnError = "return",
         progress: ProgressOption = False,
+        images: Optional[Images] = None,
     ) -> Results:
         """Computes the log-probability of each continuation after each row: `Result.scores`, in the order given.
 
-        rows: as in `generate`, except conversations.
+        rows, images: as in `generate`. A continuation of a conversation is what the assistant may answer.
         continuations: one list for all rows, or a list with such a list for each row. A continuation is a str if rows are
-        text, and a list of token ids if rows are.
+        texts or conversations, and a list of token ids if rows are.
         add_special: whether BOS and the like are added to the prompts, as the tokenizer says.
         parse_special: whether special tokens spelled out in the prompts are parsed as special tokens.
         adapter: the name of an adapter, for all rows.
@@ -304,6 +305,7 @@ class Engine:
         if not (add_special and parse_special):
             special = params_column(SamplingParams(add_special=add_special, parse_special=parse_special), 1)
         special = self._with_adapter(special, adapter)
+        pictures = None if images is None else images_list(images)
         with _Active(self) as job:
             left = 0
             for column in columns(rows):
@@ -311,8 +313,6 @@ class Engine:
                     continue
                 n = len(column)
                 for part, places in parts_of(column):
-                    if isinstance(part, Chats):
-                        raise UnsupportedError("conversations cannot be scored: apply the chat template first")
                     with self._lock:
                         engine = self._enter()
                         tags = picked(self._calls.tags(job, n), places)
@@ -321,12 +321,17 @@ class Engine:
                             continue
                         scored = continuation_columns(part, continuations, job.rows, n, places)
                         left = scored.left
-                        add_scored_part(engine, part, tags, scored, special)
+                        own = None
+                        if pictures is not None:
+                            own = picture_column(picked(pictures[job.rows : job.rows + n], places))
+                        add_scored_part(engine, part, tags, scored, special, own)
                 if isinstance(column, Sparse) and len(column.given) == 0:
                     left = max(0, left - n)
                 job.rows += n
             if left:
                 raise ValueError(f"continuations of {job.rows + left} rows for {job.rows} rows")
+            if pictures is not None and len(pictures) != job.rows:
+                raise ValueError(f"images of {len(pictures)} rows for {job.rows} rows")
             job.added = True
             self._finish(job, progress)
             results = self._results(job, rows)
@@ -354,10 +359,11 @@ class Engine:
         adapter: Optional[str] = None,
         on_error: OnError = "raise",
         progress: ProgressOption = False,
+        images: Optional[Images] = None,
     ) -> Any:
         """Computes a vector for each row: a NumPy array [rows, dimensions] of float32, a view of the library's memory.
 
-        rows, progress: as in `generate`.
+        rows, progress, images: as in `generate`.
         pooling: "last", "mean" or "first"; None: as in the model's modules.json, or "last" if there is no such file.
         normalize: whether vectors are scaled to length 1; None: as in modules.json, or False if there is no such file.
         dimensions: keeps only this many elements of each vector, the first ones, before it is normalised; 0: all.
@@ -367,7 +373,7 @@ class Engine:
         _check_on_error(on_error)
         params = embedding_params(pooling, normalize, dimensions, add_special, parse_special)
         self._with_adapter(params, adapter)
-        return embedding_array(_checked(self._run_task(rows, params, progress), on_error))
+        return embedding_array(_checked(self._run_task(rows, params, progress, images), on_error))
 
     @hinted
     def classify(
@@ -379,13 +385,14 @@ class Engine:
         adapter: Optional[str] = None,
         on_error: OnError = "return",
         progress: ProgressOption = False,
+        images: Optional[Images] = None,
     ) -> Results:
         """Classifies each row with a model that has a classification head: the results' columns `label_logits` and
         `label_probabilities`, in the order of `labels`."""
         _check_on_error(on_error)
         params = label_params(add_special, parse_special)
         self._with_adapter(params, adapter)
-        return _checked(self._run_task(rows, params, progress), on_error)
+        return _checked(self._run_task(rows, params, progress, images), on_error)
 
     @hinted
     def rerank(
@@ -399,6 +406,7 @@ class Engine:
         adapter: Optional[str] = None,
         on_error: OnError = "raise",
         progress: ProgressOption = False,
+        images: Optional[Images] = None,
     ) -> list[float]:
         """How likely each row is to continue with `positive` rather than `negative`: from 0 to 1.
 
@@ -417,6 +425,7 @@ class Engine:
             adapter=adapter,
             on_error=on_error,
             progress=progress,
+            images=images,
         )
         warn_of_other_words(results, positive, negative)
         return share_of_first(results)
@@ -447,9 +456,10 @@ class Engine:
         rows: Rows,
         params: native.batchllm_params_column,
         progress: ProgressOption,
+        images: Optional[Images] = None,
     ) -> Results:
         with _Active(self) as job:
-            self._add_job(job, rows, params, None)
+            self._add_job(job, rows, params, None, images=images)
             self._finish(job, progress)
             return self._results(job, rows)
 
@@ -464,10 +474,11 @@ class Engine:
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
         first_row: Optional[int] = None,
+        images: Optional[Images] = None,
     ) -> Iterator[Result]:
         """Like `generate`, but yields each result soon after it has finished. `Result.tag` is the row's number.
 
-        rows, params, progress, plan, first_row: as in `generate`.
+        rows, params, progress, plan, first_row, images: as in `generate`.
         interval: seconds of work between two checks for finished rows; 0: one step.
         on_error: "return": a row that fails gives a result with `error`; "raise": the first such row raises `RowError`,
         which carries the results that arrived with it.
@@ -476,7 +487,7 @@ class Engine:
         """
         _check_on_error(on_error)
         batches = self.stream_batches(
-            rows, params, progress=progress, plan=plan, interval=interval, first_row=first_row
+            rows, params, progress=progress, plan=plan, interval=interval, first_row=first_row, images=images
         )
         for results in batches:
             for result in _checked(results, on_error):
@@ -492,10 +503,11 @@ class Engine:
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
         first_row: Optional[int] = None,
+        images: Optional[Images] = None,
     ) -> Iterator[Results]:
         """The same in batches: each `Results` holds the rows that finished since the one before."""
         with _Active(self, first_row) as job:
-            self._add_job(job, rows, params, plan)
+            self._add_job(job, rows, params, plan, images=images)
             report = reporter(progress, job.rows)
             try:
                 while True:
@@ -518,6 +530,7 @@ class Engine:
         plan: Optional[Plan] = None,
         interval: float = _SLICE_SECONDS,
         first_row: Optional[int] = None,
+        images: Optional[Images] = None,
     ) -> AsyncIterator[Result]:
         """`stream` for asyncio. It waits for the engine in a thread of the loop's executor, so the loop is never blocked,
         even while other calls use the engine. A progress function is called in the loop's own thread, between two
@@ -528,7 +541,7 @@ class Engine:
         left: Optional[type[BaseException]] = GeneratorExit
         try:
             job = await loop.run_in_executor(None, call.__enter__)
-            await loop.run_in_executor(None, self._add_job, job, rows, params, plan)
+            await loop.run_in_executor(None, self._add_job, job, rows, params, plan, None, images)
             report = reporter(progress, job.rows)
             try:
                 complete = False

@@ -152,13 +152,9 @@ def run_files(
     wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists", job_task, parsed)
     if wanted.lists and not job_task.generates:
         raise ValueError("samples='lists' is for rows that are continued")
-    if job_task.scores and chat:
-        raise ValueError("continuations: conversations cannot be scored")
     if template is not None and prompt_column is not None:
         raise ValueError("prompt_column and template both say what the prompts are")
     prompts = Prompts("prompt" if prompt_column is None else prompt_column, template, fields, chat, system, image_column)
-    if image_column is not None and job_task.scores:
-        raise ValueError("image_column: rows with pictures cannot be scored")
     if source == target or (os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target)):
         raise InvalidArgumentError(f"{target}: is the input")
     folder = os.path.dirname(target)
@@ -468,9 +464,9 @@ class _Run:
     ) -> None:
         task = self._wanted.task
         given = self._prompts.rows(table, rows, task.scores)
+        images = self._prompts.images_of(table, rows)
         if not task.scores:
             params = task.params(self._engine, given_params) or given_params
-            images = self._prompts.images_of(table, rows)
             self._engine.add(given, params, tags=tags, images=images)  # type: ignore[arg-type]
             return
         if task.continuations_column is None:
@@ -481,11 +477,12 @@ class _Run:
         lists = [one if one is not None else [] for one in lists]  # a row without continuations gets an error
         first = 0
         for part in columns_of(given):
+            last = first + len(part)
             add_scored(
-                self._engine, part, lists[first : first + len(part)], array("Q", tags[first : first + len(part)]),
-                given_params,
+                self._engine, part, lists[first:last], array("Q", tags[first:last]), given_params,
+                None if images is None else images[first:last],
             )  # fmt: skip
-            first += len(part)
+            first = last
 
     # ---- Out ----
 

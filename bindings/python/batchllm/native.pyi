@@ -331,6 +331,21 @@ def batchllm_add_score_text_columns(
     tags: Buffer,
     params: Optional[batchllm_params_column],
 ) -> None: ...
+def batchllm_add_score_picture_columns(
+    engine: batchllm_engine,
+    chat: bool,
+    text: Buffer,
+    offsets: Buffer,
+    picture_rows: Buffer,
+    pictures: Buffer,
+    picture_offsets: Buffer,
+    kinds: Buffer,
+    continuations: Buffer,
+    continuation_offsets: Buffer,
+    continuation_rows: Buffer,
+    tags: Buffer,
+    params: Optional[batchllm_params_column],
+) -> None: ...
 def batchllm_poll_results(engine: batchllm_engine, max_results: int) -> batchllm_results: ...
 def batchllm_results_of_rows(results: batchllm_results, first_tag: int, rows: int, inside: int) -> batchllm_results: ...
 def batchllm_results_rows(results: batchllm_results) -> int: ...

@@ -195,7 +195,7 @@ class RowEngine:
         tags = array("Q", (window.tags[at] for at in rows))
         images = None if window.images is None else [window.images[at] for at in rows]
         if window.scored is not None:
-            add_scored(self._engine, column, [window.scored[at] for at in rows], tags, self._rows.params)
+            add_scored(self._engine, column, [window.scored[at] for at in rows], tags, self._rows.params, images)
         elif self._task is not None:
             self._engine.add(column, self._task, tags=tags, images=images)  # type: ignore[arg-type]
         else:

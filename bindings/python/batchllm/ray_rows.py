@@ -62,15 +62,11 @@ class RayRows:
                 f"column {self.prompts.images!r}: {schema.field(self.prompts.images).type}: pictures are bytes of files, paths,"
                 " arrays, or lists of these"
             )
-        if self.prompts.images is not None and self.continuations_column is not None:
-            raise ValueError("image_column: rows with pictures cannot be scored")
         if not self.generates and "adapter" in self.param_columns:
             raise ValueError("adapter_column: only for rows that generate text; other rows have the adapter in params")
         self.kind = self._kind(schema)
         if self.prompts.images is not None and self.kind == "tokens":
             raise ValueError("image_column: rows with pictures are texts or conversations")
-        if self.continuations_column is not None and self.kind == "chat":
-            raise ValueError("continuations_column: conversations cannot be scored")
 
     def _kind(self, schema: Any) -> str:
         if self.prompts.template is not None or self.prompts.chat:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, Mapping, Optional, Sequence
 
 from . import native
-from .columns import Chats, Column
+from .columns import Column
 from .continuations import add_scored_part, continuation_columns
 from .embeddings import embedding_params, label_params
 from .engine import Engine
 from .frames import optional
 from .params import SamplingParams, params_column
+from .pictures import picture_column
 from .row_parts import Nulls, add_part, parts_of, picked
 from .table import Table
 
@@ -89,15 +90,21 @@ def with_labels(columns: Mapping[str, Any], labels: Sequence[str]) -> dict[str, 
 
 
 def add_scored(
-    engine: Engine, column: Column, continuations: Sequence[Any], tags: array[int], params: SamplingParams
+    engine: Engine,
+    column: Column,
+    continuations: Sequence[Any],
+    tags: array[int],
+    params: SamplingParams,
+    images: Optional[Sequence[Any]] = None,
 ) -> None:
     """Adds rows with these continuations and tags."""
     handle = engine._enter()
     special = engine._with_adapter(params_column(params, 1), params.adapter)
     for part, places in parts_of(column):
         own = picked(tags, places)
-        if isinstance(part, (Chats, Nulls, Table)):  # rows without a prompt
+        if isinstance(part, (Nulls, Table)):  # rows without a prompt
             add_part(handle, part, own, special)
             continue
         lists = list(continuations) if places is None else [continuations[i] for i in places]
-        add_scored_part(handle, part, own, continuation_columns(part, lists, 0, len(lists), None), special)
+        pictures = None if images is None else picture_column(picked(images, places))
+        add_scored_part(handle, part, own, continuation_columns(part, lists, 0, len(lists), None), special, pictures)

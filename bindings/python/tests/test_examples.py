@@ -8,7 +8,7 @@ import io
 import os
 import pathlib
 import re
-import shutil
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -50,20 +50,15 @@ class Examples(unittest.TestCase):
         self.assertEqual(len(found), 3, out)
 
     def test_pages_become_a_table(self):
-        model = ROOT / "tests" / "golden" / "qwen3_vl_pictures"
         with tempfile.TemporaryDirectory() as folder:
-            for picture in model.glob("*.png"):
-                shutil.copy(picture, folder)
+            drawn = runpy.run_path(str(ROOT / "examples" / "pages" / "draw.py"))["write"](pathlib.Path(folder), "pages.py", 20)
             pathlib.Path(folder, "bad.jpg").write_bytes(b"no picture")
-            rows = list(csv.DictReader(io.StringIO(run("pages.py", model, folder))))
-        self.assertEqual([row["page"] for row in rows], ["bad.jpg", *(f"picture_{i}.png" for i in range(4))])
+            rows = list(csv.DictReader(io.StringIO(run("pages.py", ROOT / "examples" / "pages" / "model", folder))))
+        self.assertEqual([row["page"] for row in rows], ["bad.jpg", *drawn])
         self.assertIn("not a JPEG, PNG or WebP file", rows[0]["error"])
-        for row in rows[1:]:
-            self.assertEqual(row["error"], "")
-            self.assertRegex(row["number"], "^[0-9]{4,8}$")
-            self.assertIn(row["currency"], ("EUR", "USD", "GBP"))
-            self.assertRegex(row["total"], r"^[0-9]{1,6}\.[0-9]{2}$")
-            self.assertIn(row["paid"], ("True", "False"))
+        right = sum(row[name] == str(value) for row in rows[1:] for name, value in drawn[row["page"]].items())
+        self.assertGreaterEqual(right, 76)  # of 80 fields
+        self.assertEqual([row["error"] for row in rows[1:]], [""] * 20)
 
     @unittest.skipIf(importlib.util.find_spec("numpy") is None, "needs NumPy")
     def test_embed(self):

@@ -1,5 +1,6 @@
 """Rows with pictures, in every form that Python has for one."""
 
+import asyncio
 import importlib
 import json
 import os
@@ -28,6 +29,30 @@ def optional(name):
 
 def engine(**options):
     return batchllm.Engine(MODEL, backend="cpu", compute_type="f32", kv_memory_bytes=16 << 20, threads=2, **options)
+
+
+def tensors_of(path):
+    """The header of a safetensors file and its data: name -> {"dtype", "shape", "data_offsets"}, bytes."""
+    file = path.read_bytes()
+    size = 8 + int.from_bytes(file[:8], "little")
+    return json.loads(file[8:size]), file[size:]
+
+
+def write_tensors(path, tensors):
+    """tensors: name -> (dtype, shape, bytes)"""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def matrix_of(numpy, tensors, data, name):
+    """A matrix of bf16, as float32."""
+    about = tensors[name]
+    bits = numpy.frombuffer(data[slice(*about["data_offsets"])], "<u2").astype("<u4") << 16
+    return bits.view("<f4").reshape(about["shape"])
 
 
 def messages_of(row, part_of):
@@ -60,6 +85,127 @@ class Pictures(unittest.TestCase):
             self.assert_said(found)
             stats = made.stats()
             self.assertGreater(stats.row_pictures, stats.picture_loads)
+
+    def test_every_task_takes_pictures(self):
+        row, other = ROWS[0], ROWS[1]  # the same question about two pictures
+        texts, images = [row["text"], other["text"], None], [BYTES[row["pictures"][0]], BYTES[other["pictures"][0]], None]
+        chats = [messages_of(row, lambda n: {"type": "image"}), messages_of(other, lambda n: {"type": "image"}), None]
+        named = [messages_of(one, lambda n: {"type": "image", "image": FILES[n]}) for one in (row, other)] + [None]
+        ends = ["yes", "no"]
+        with engine(image_folders=[MODEL]) as made:
+            tokens = {result.tag: list(result.tokens) for result in made.stream(texts, PARAMS, images=images)}
+            self.assert_said(made.generate(texts[:2], PARAMS, images=images[:2]), ROWS[:2])
+            self.assertEqual(tokens[0], list(made.generate(texts[:1], PARAMS, images=images[:1])[0].tokens))
+
+            async def collect():
+                return {one.tag: list(one.tokens) async for one in made.astream(chats, PARAMS, images=images)}
+
+            self.assertEqual(asyncio.run(collect()), tokens)
+            vectors = made.embed(texts, images=images, add_special=False, on_error="return").tolist()
+            self.assertEqual(made.embed(chats, images=images, on_error="return").tolist()[:2], vectors[:2])
+            self.assertNotEqual(vectors[0], vectors[1])
+            scored = made.score(texts, ends, add_special=False, images=images)
+            self.assertEqual([result.ok for result in scored], [True, True, False])
+            for rows, pictures in ((chats, images), (named, None)):
+                found = made.score(rows, ends, images=pictures)
+                self.assertEqual(found.scores.tolist(), scored.scores.tolist())
+            generated = made.generate(texts[:2], batchllm.SamplingParams(max_tokens=2, add_special=False, logprobs=0), images=images[:2])
+            again = made.score(texts[:2], [[one.text] for one in generated], add_special=False, images=images[:2])
+            for one, two in zip(generated, again):
+                if len(two.score_logprobs[0]) == len(one.tokens):  # else its text is cut otherwise
+                    self.assertAlmostEqual(sum(one.logprobs), two.scores[0], places=3)
+            ranks = made.rerank(texts[:2], *ends, add_special=False, images=images[:2])
+            self.assertEqual(ranks, made.rerank(chats[:2], *ends, images=images[:2]))
+            for few in (images[:2], images + [None]):
+                with self.assertRaisesRegex(ValueError, "images of"):
+                    made.score(texts, ends, images=few)
+            with self.assertRaisesRegex(TypeError, "texts or conversations"):
+                made.score([[1, 2]], [[3]], images=[None])
+
+    def test_vectors_of_rows_with_pictures_are_what_the_head_reads(self):
+        numpy = optional("numpy")
+        if numpy is None:
+            self.skipTest("NumPy is not installed")
+        head = matrix_of(numpy, *tensors_of(MODEL / "model.safetensors"), "lm_head.weight")
+        with engine() as made:
+            images = [[BYTES[n] for n in row["pictures"]] for row in ROWS]
+            vectors = made.embed([row["text"] for row in ROWS], images=images, add_special=False, normalize=False)
+        for row, vector in zip(ROWS, vectors):
+            logits = head.astype("f8") @ vector.astype("f8")
+            largest = logits.max()
+            logprob = logits[row["tokens"][0]] - largest - numpy.log(numpy.exp(logits - largest).sum())
+            self.assertAlmostEqual(logprob, row["logprobs"][0], places=3)
+
+    def test_adapters_change_the_text_of_rows_with_pictures(self):
+        numpy = optional("numpy")
+        if numpy is None:
+            self.skipTest("NumPy is not installed")
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        tensors, data = tensors_of(MODEL / "model.safetensors")
+        random = numpy.random.default_rng(1)
+        merged = {name: (about["dtype"], about["shape"], data[slice(*about["data_offsets"])])
+                  for name, about in tensors.items() if name != "__metadata__"}  # fmt: skip
+        changes = {}
+        for layer in range(3):
+            for part in ("self_attn.q_proj", "mlp.down_proj"):
+                name = f"language_model.layers.{layer}.{part}"
+                stored = next(key for key in merged if key.endswith(f"{name}.weight"))
+                weight = matrix_of(numpy, tensors, data, stored)
+                a, b = (random.normal(0, 0.2, shape).astype("<f4") for shape in ((4, weight.shape[1]), (weight.shape[0], 4)))
+                changes[f"base_model.model.model.{name}.lora_A.weight"] = "F32", a.shape, a.tobytes()
+                changes[f"base_model.model.model.{name}.lora_B.weight"] = "F32", b.shape, b.tobytes()
+                merged[stored] = "F32", weight.shape, (weight + 2 * b @ a).astype("<f4").tobytes()
+        shutil.copytree(MODEL, folder / "merged")
+        write_tensors(folder / "merged" / "model.safetensors", merged)
+        (folder / "adapter").mkdir()
+        write_tensors(folder / "adapter" / "adapter_model.safetensors", changes)
+        config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
+        (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+        texts, images = [row["text"] for row in ROWS], [[BYTES[n] for n in row["pictures"]] for row in ROWS]
+        params = batchllm.SamplingParams(max_tokens=6, add_special=False, logprobs=0, ignore_eos=True)
+        options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20, "threads": 2}
+        with batchllm.Engine(folder / "merged", **options) as made:
+            expected = made.generate(texts, params, images=images)
+        with engine(adapters={"a": folder / "adapter"}) as made:
+            plain = made.generate(texts, params, images=images)
+            named = batchllm.SamplingParams(max_tokens=6, add_special=False, logprobs=0, ignore_eos=True, adapter="a")
+            found = made.generate(texts, named, images=images)
+        changed = sum(list(one.tokens) != list(two.tokens) for one, two in zip(expected, plain))
+        self.assertGreater(changed, len(ROWS) // 2)
+        for one, two in zip(expected, found):
+            self.assertAlmostEqual(one.logprobs[0], two.logprobs[0], places=3)
+        same = sum(list(one.tokens) == list(two.tokens) for one, two in zip(expected, found))
+        self.assertGreaterEqual(same, len(ROWS) - 1)  # two tokens may be about equally likely
+
+    def test_files_of_rows_with_pictures_are_scored(self):
+        if optional("pyarrow") is None:
+            self.skipTest("pyarrow is not installed")
+        import pyarrow
+        import pyarrow.parquet
+
+        folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        rows = ROWS[:2]
+        columns = {
+            "prompt": [row["text"] for row in rows] + [rows[0]["text"]],
+            "question": ["What is this?"] * 3,
+            "page": [BYTES[row["pictures"][0]] for row in rows] + [b"no picture"],
+            "ends": [["yes", "no"]] * 3,
+        }
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / "in.parquet")
+        with engine() as made:
+            expected = made.score(columns["prompt"][:2], ["yes", "no"], add_special=False, images=columns["page"][:2])
+            for more in ({}, {"chat": True, "prompt_column": "question"}, {"chat": True, "template": "{question}"}):
+                out = folder / f"{len(more)}{sorted(more)[-1:]}.parquet"
+                done = batchllm.run_files(made, folder / "in.parquet", out, image_column="page", continuations_column="ends",
+                                          params=batchllm.SamplingParams(add_special=False), columns=[], **more)  # fmt: skip
+                self.assertEqual((done.rows, done.failed), (3, 1))
+                table = pyarrow.parquet.read_table(out)
+                for found, result in zip(table.column("scores").to_pylist(), expected):
+                    for one, two in zip(found, result.scores):
+                        self.assertAlmostEqual(one, two, places=4)
+                self.assertIn("ROW_PICTURE", table.column("error").to_pylist()[2])
 
     def test_one_picture_or_none_for_a_row(self):
         row = next(row for row in ROWS if len(row["pictures"]) == 1)

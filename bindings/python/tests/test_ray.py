@@ -229,6 +229,14 @@ class Transform(unittest.TestCase):
                 expected = made["rows"][i]
                 end = next((t for t, margin in enumerate(expected["margins"]) if margin < 1e-3), len(expected["tokens"]))
                 self.assertEqual(list(found[row]["tokens"])[:end], expected["tokens"][:end], (kind, row))
+        rows = dataset({"id": list(range(6)), "question": ["What is this?"] * 6, "page": columns["bytes"], "ends": [["yes", "no"]] * 6}, 2)
+        scored = {key: value for key, value in few.items() if key != "params"}
+        found = by_key(batchllm.ray.transform(rows, folder, continuations_column="ends", **scored))
+        with batchllm.Engine(folder, **CPU, compute_type="f32") as engine:
+            ask = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is this?"}]}]
+            expected = engine.score([ask] * 6, ["yes", "no"], images=[files[n] for n in numbers])
+        for row, result in enumerate(expected):
+            self.assertEqual([round(x, 3) for x in found[row]["scores"]], [round(x, 3) for x in result.scores])
         arrays = [[[[n * 60, 0, 9]] * 40] * 30 for n in (1, 2)]
         pixels = ray.data.from_items([{"id": i, "question": "What is this?", "page": numpy.array(one, "uint8")} for i, one in enumerate(arrays)])
         found = by_key(batchllm.ray.transform(pixels, folder, **few))

@@ -321,7 +321,12 @@ public final class LocalTest {
                     "conversation " + i + ": " + chats.get(i) + ", its text: " + texts.get(i));
         }
         fails(() -> BatchLlm.transform(rows, options.messagesColumn("id")), "id: bigint is no JSON of messages");
-        fails(() -> BatchLlm.transform(rows, options.continuationsColumn("prompt")), "cannot be scored");
+        Dataset<Row> scored = rows.where("id != 4").withColumn("ends", functions.expr("array(' yes', ' no')"));
+        options.messagesColumn("messages").continuationsColumn("ends").ignoreEos(false);
+        List<Row> found = BatchLlm.transform(scored, options).orderBy("id").select("scores", "error").collectAsList();
+        List<Row> expected =
+                BatchLlm.transform(scored, options.messagesColumn(null)).orderBy("id").select("scores", "error").collectAsList();
+        check(found.size() == 19 && found.equals(expected), "scores of conversations: " + found + ", of texts: " + expected);
     }
 
     private static void equalKeysAreAllAnswered() {

@@ -185,10 +185,26 @@ public final class Rows {
      * @return rows to be scored
      */
     public static Rows ofScores(TextColumn prompts, TextColumn continuations, LongBuffer rows) {
+        return ofScores(prompts, false, continuations, rows);
+    }
+
+    /**
+     * The same after conversations, as {@link #ofChat} takes them: what the assistant may answer.
+     *
+     * @param conversations one for each row
+     * @param continuations those of all rows, row after row
+     * @param rows n + 1 offsets: row i's continuations are [rows[i], rows[i + 1]), at least one
+     * @return rows to be scored
+     */
+    public static Rows ofChatScores(TextColumn conversations, TextColumn continuations, LongBuffer rows) {
+        return ofScores(conversations, true, continuations, rows);
+    }
+
+    private static Rows ofScores(TextColumn prompts, boolean chat, TextColumn continuations, LongBuffer rows) {
         return new Rows(
                 null,
                 Objects.requireNonNull(prompts),
-                false,
+                chat,
                 null,
                 Objects.requireNonNull(continuations),
                 null,
@@ -314,11 +330,11 @@ public final class Rows {
      * each of them; in conversations, parts {"type": "image"} stand for them (docs/pictures.md). A picture that cannot
      * be read gives its row {@link Status#ROW_PICTURE}.
      *
-     * @param files for each row a list, empty or null for a row without pictures; neither copied nor to be changed
+     * @param files for each row a list, empty or null for a row without pictures; nulls in it are left out; neither copied nor to be changed
      * @return rows with pictures
      */
     public Rows withPictures(List<? extends List<?>> files) {
-        if (text == null || textContinuations != null) {
+        if (text == null) {
             throw new IllegalArgumentException("rows with pictures are texts or conversations");
         }
         if (files.size() != size()) {
@@ -409,13 +425,15 @@ public final class Rows {
         return some;
     }
 
+    /** Texts or conversations, with pictures, with continuations or with both. given: of each row; null: none. */
     private void addPictures(
-            batchllm_engine engine, Object tags, batchllm_params_column column, List<List<?>> pictures) {
+            batchllm_engine engine, Object tags, batchllm_params_column column, List<List<?>> given) {
         List<byte[]> files = new ArrayList<>();
         ByteArrayOutputStream kinds = new ByteArrayOutputStream();
-        long[] rows = new long[pictures.size() + 1];
-        for (int i = 0; i < pictures.size(); i++) {
-            for (Object picture : pictures.get(i) == null ? List.of() : pictures.get(i)) {
+        long[] rows = new long[Math.toIntExact(text.size()) + 1];
+        for (int i = 0; i + 1 < rows.length; i++) {
+            for (Object picture : given == null || given.get(i) == null ? List.of() : given.get(i)) {
+                if (picture == null) continue;
                 boolean named = picture instanceof String;
                 kinds.write(named ? Native.BATCHLLM_PICTURE_NAME : Native.BATCHLLM_PICTURE_BYTES);
                 files.add(named ? Utf8.bytes((String) picture) : (byte[]) picture);
@@ -428,8 +446,16 @@ public final class Rows {
         for (int i = 0; i < files.size(); i++) {
             System.arraycopy(files.get(i), 0, bytes, (int) offsets[i], files.get(i).length);
         }
-        Native.batchllm_add_picture_columns(
-                engine, chat ? 1 : 0, text.bytes, text.offsets, rows, bytes, offsets, kinds.toByteArray(), tags, column);
+        int asChat = chat ? 1 : 0;
+        byte[] kind = kinds.toByteArray();
+        if (textContinuations == null) {
+            Native.batchllm_add_picture_columns(
+                    engine, asChat, text.bytes, text.offsets, rows, bytes, offsets, kind, tags, column);
+        } else {
+            Native.batchllm_add_score_picture_columns(
+                    engine, asChat, text.bytes, text.offsets, rows, bytes, offsets, kind, textContinuations.bytes,
+                    textContinuations.offsets, continuationRows, tags, column);
+        }
     }
 
     private void addPart(
@@ -451,7 +477,7 @@ public final class Rows {
                 try (Handle.Use use = table.handle.share()) {
                     Native.batchllm_add_table_rows(engine, table.table, tags, column);
                 }
-            } else if (pictures != null) {
+            } else if (pictures != null || chat && textContinuations != null) {
                 addPictures(engine, tags, column, pictures);
             } else if (textContinuations != null) {
                 Native.batchllm_add_score_text_columns(

@@ -607,13 +607,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
         if (!generates() && samples != 1) {
             throw new IllegalArgumentException("samples: rows that generate nothing have one result");
         }
-        if (continuationsColumn != null && (messagesColumn != null || chat)) {
-            throw new IllegalArgumentException((chat ? "chat" : "messagesColumn") + ": conversations cannot be scored");
-        }
         checkTemplate();
-        if (imageColumn != null && continuationsColumn != null) {
-            throw new IllegalArgumentException("imageColumn: rows with pictures cannot be scored");
-        }
         if (parsed && (jsonSchema == null || jsonSchemaColumn != null || !generates())) {
             throw new IllegalArgumentException("parsed: needs a jsonSchema, the same for all rows");
         }

@@ -174,7 +174,8 @@ final class NativeEngine implements AutoCloseable {
             rows[i + 1] = continuations.size();
         }
         LongBuffer ends = LongBuffer.wrap(rows);
-        return feed.tokens ? Rows.ofScores(tokens(prompts), tokens(continuations), ends)
+        if (feed.tokens) return Rows.ofScores(tokens(prompts), tokens(continuations), ends);
+        return feed.options.messagesColumn != null ? Rows.ofChatScores(text(prompts), text(continuations), ends)
                            : Rows.ofScores(text(prompts), text(continuations), ends);
     }
 
