@@ -617,7 +617,8 @@ void parts_take_half_and_what_they_exchange(void **) {
     const StepSeconds two = decode(StepCost(costs, **part), 4096);
     assert_true(one.exchange == 0);
     assert_true(std::abs(two.linear / one.linear - 0.5) < 1e-6);
-    const double bytes = 2.0 * 4096 * 4096 * 2 / 2; // of a sum, there and back, over 2 devices
+    const double bytes =
+        4096.0 * 4096 * 2 / 2; // of a sum of 2 devices, back: products send it there
     const double exchanged = 64 * (costs.exchange_us * 1e-6 + bytes / costs.link_bandwidth);
     assert_true(std::abs(two.exchange / exchanged - 1) < 1e-6);
 

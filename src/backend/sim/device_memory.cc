@@ -92,7 +92,9 @@ int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const S
         if (widens && shape.head_dim <= 256 && !shape.latent())
             widened = std::max(widened, widened_bytes(shape));
     }
-    return weights + step_buffers(model, form, step_tokens).total() + widened + driver_bytes;
+    const int64_t of_rank = model.ranks > 1 ? rank_bytes : 0;
+    return weights + step_buffers(model, form, step_tokens).total() + widened + driver_bytes +
+           of_rank;
 }
 
 } // namespace batchllm
