@@ -9,6 +9,7 @@
 //     predict [DEVICE] --job NAME ..    the same of one job, and its seconds by part, changed as
 //                                       bench/throughput changes it: --model --rows
 //                                   --prefix --common --own --sharing --spread --new --step-tokens --kv-gib
+//                                   --tensor-parallel
 //
 // DEVICE: a name, or a file of one (src/backend/sim/device_costs.h); default h200.
 #include <cmath>
@@ -130,11 +131,17 @@ Status show_common_prefixes(const std::string &device, const Arguments *of_one) 
         if (!of_one->model.empty()) job.job.model = of_one->model.c_str();
         job.step_tokens = static_cast<int64_t>(of_one->step_tokens);
         job.kv_gib = of_one->kv_gib;
+        for (const auto &[key, value] : of_one->extra) {
+            if (key == "tensor_parallel") job.ranks = value;
+        }
         RETURN_IF_ERROR(show_levels(job, device));
         ASSIGN_OR_RETURN(const Predicted p, predict_job(job, device));
         std::printf(
-            "seconds: linear %.2f, attention %.2f, elementwise %.2f, logits %.2f, step %.2f\n",
-            p.parts.linear, p.parts.attention, p.parts.elementwise, p.parts.logits, p.parts.step);
+            "seconds: linear %.2f, attention %.2f, elementwise %.2f, logits %.2f, exchange %.2f, "
+            "step %.2f; %lld steps, %lld pages\n",
+            p.parts.linear, p.parts.attention, p.parts.elementwise, p.parts.logits,
+            p.parts.exchange, p.parts.step, static_cast<long long>(p.steps),
+            static_cast<long long>(p.pages));
         return {};
     }
     for (const char *model : models_with_heads) {

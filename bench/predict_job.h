@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "../tests/helpers/whole_plan.h"
@@ -22,6 +23,7 @@ struct MeasuredJob {
     int64_t step_tokens = 0; // 0: today's default, not that of the measured commit
     int32_t levels = 1;
     double common_prefix_cost = 0; // for levels 0
+    std::string ranks = "1";       // devices that work as one
 };
 
 // A job by name, with the differences from it.
@@ -150,6 +152,7 @@ inline Result<Predicted> predict_job(const MeasuredJob &of, const std::string &d
     ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));
     BackendOptions options;
     options.extra.emplace_back("device", device);
+    options.extra.emplace_back("tensor_parallel", of.ranks);
     options.step_tokens = of.step_tokens;
     options.kv_memory_bytes = static_cast<int64_t>(of.kv_gib * 1024 * 1024 * 1024);
     ASSIGN_OR_RETURN(const SimOptions read, read_sim_options(&model.model, options));

@@ -44,6 +44,21 @@ void print_profile(cuda::Profile *profile, double device_seconds) {
     profile->seconds.fill(0);
 }
 
+// In its exchanges a device also waits for slower ones. The least time of all ranks is that of the exchange.
+void print_exchange(const Backend &all, double device_seconds) {
+    const auto *several = dynamic_cast<const cuda::TensorParallelBackend *>(&all);
+    if (several == nullptr) return;
+    constexpr auto exchange = static_cast<size_t>(cuda::Part::exchange);
+    std::printf("  exchange on each device:");
+    for (int32_t rank = 0; rank < several->ranks(); ++rank) {
+        cuda::Profile &profile = several->backend_of(rank).step().parts().profile;
+        std::printf(" %.3f s, %.1f %%%s", profile.seconds[exchange],
+                    100 * profile.seconds[exchange] / device_seconds,
+                    rank + 1 < several->ranks() ? ";" : "\n");
+        if (rank > 0) profile.seconds.fill(0);
+    }
+}
+
 // Measures the rate of the linear layers between the job's first steps, which run again for this.
 Result<LinearRate> linear_rate(const BenchBackend &bench, const Plan &plan, const JobRows &rows,
                                const NamedJob &job, const Arguments &arguments,
@@ -122,7 +137,10 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
     std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays so far\n",
                 static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),
                 static_cast<long long>(graphs.replayed()));
-    if (arguments.profile) print_profile(&backend->step().parts().profile, m.backend);
+    if (arguments.profile) {
+        print_exchange(*bench.all, m.backend);
+        print_profile(&backend->step().parts().profile, m.backend);
+    }
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     ASSIGN_OR_RETURN(const LinearRate linear,
                      linear_rate(bench, plan, rows, job, arguments, adapters.get(), m));

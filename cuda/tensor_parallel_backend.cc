@@ -61,7 +61,7 @@ Result<RankChoice> choose_ranks_here(const Model &model, const BackendOptions &o
         const StepBuffers buffers =
             step_buffers(part, step_form(part, read.forward), read.forward.step_tokens);
         return static_cast<int64_t>(available) - weight_bytes_of(part, read.forward) -
-               buffers.total();
+               buffers.total() - (part.ranks > 1 ? rank_bytes : 0);
     };
     return choose_ranks(model, count, whole.forward.kv_type(), left);
 }

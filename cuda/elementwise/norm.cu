@@ -1,5 +1,6 @@
 // Bound by memory: a norm reads a row and writes it, an addition reads one more and writes one more.
-// 16-byte accesses (32 for f32); a thread keeps its part of the row in registers.
+// 16-byte accesses (32 for f32); a thread keeps its part of the row in registers. An addition whose rows a rank owns is
+// bound by the link, over which it writes what it passes on to other ranks.
 #include "elementwise/norm.cuh"
 
 namespace batchllm::cuda {

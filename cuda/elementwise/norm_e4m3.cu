@@ -1,4 +1,4 @@
-// Norms that pass on e4m3 (norm.cuh).
+// Norms that pass on e4m3 (norm.cuh), to other ranks too.
 #include "elementwise/norm.cuh"
 
 namespace batchllm::cuda {

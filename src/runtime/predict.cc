@@ -127,6 +127,9 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
                                               of.devices_to_choose_from(), costs));
             chosen = take_ranks(of, choice, &loaded);
         }
+        if (chosen.tensor_parallel > 1) {
+            prediction.device += ", " + std::to_string(chosen.tensor_parallel) + " as one";
+        }
         BackendOptions backend = chosen.backend_options;
         if (predicting.expected_tokens > 0 && !loaded.model->eos_tokens.empty()) {
             const std::string length = std::to_string(predicting.expected_tokens);

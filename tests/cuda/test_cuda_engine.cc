@@ -96,11 +96,12 @@ EngineHandle create(const Golden &golden, batchllm_engine_options options) {
     // In 16 bits: products in fp8 are tests/cuda/test_cuda_fp8.cc's.
     std::string extra = "quantize=none,attention=" + attention;
     if (options.backend_options != nullptr) extra = extra + "," + options.backend_options;
-    if (on_two_as_one) {
+    const bool cuda = options.backend == std::string("cuda");
+    if (on_two_as_one && cuda) {
         extra += two_as_one;
         options.devices = "0,1";
     }
-    if (options.backend == std::string("cuda")) options.backend_options = extra.c_str();
+    if (cuda) options.backend_options = extra.c_str();
     batchllm_engine *engine = nullptr;
     CHECK(batchllm_engine_create(&options, &engine));
     return EngineHandle(engine);
@@ -485,7 +486,6 @@ void sampled_tokens_in_f32_are_the_cpus(void **) {
             const EngineHandle gpu = create(golden, options);
             options.backend = "cpu";
             options.backend_options = nullptr;
-            options.devices = nullptr;
             const EngineHandle cpu = create(golden, options);
             const ResultsHandle ours = run_prompts(gpu.get(), golden, params);
             const ResultsHandle theirs = run_prompts(cpu.get(), golden, params);

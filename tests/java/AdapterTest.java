@@ -22,8 +22,13 @@ final class AdapterTest {
     }
 
     private static Engine engine() {
+        return engine(1);
+    }
+
+    private static Engine engine(int ranks) {
         return Engine.create(EngineOptions.builder(GOLDEN.resolve("llama_bias_f32"))
                 .backend("cpu")
+                .backendOptions("tensor_parallel=" + ranks)
                 .computeType("f32")
                 .adapterMemoryBytes(1 << 20)
                 .build());
@@ -48,6 +53,18 @@ final class AdapterTest {
                 Check.that(!Arrays.equals(results.get(0).tokens(), results.get(2).tokens()), "no adapter");
             }
             Check.equal(1L, engine.stats().rowsDeduplicated());
+        }
+    }
+
+    public static void devices_that_work_as_one_say_what_one_says() {
+        Rows rows = rows(with(adapter("llama_qv_r4")), with(null));
+        try (Engine one = engine(); Engine two = engine(2)) {
+            Check.that(two.info().device().contains("2 ranks"), two.info().device());
+            try (Results alone = one.generate(rows); Results both = two.generate(rows)) {
+                for (int i = 0; i < 2; ++i) {
+                    Check.that(Arrays.equals(alone.get(i).tokens(), both.get(i).tokens()), "row " + i);
+                }
+            }
         }
     }
 

@@ -617,7 +617,8 @@ void parts_take_half_and_what_they_exchange(void **) {
     const StepSeconds two = decode(StepCost(costs, **part), 4096);
     assert_true(one.exchange == 0);
     assert_true(std::abs(two.linear / one.linear - 0.5) < 1e-6);
-    const double bytes = 2.0 * 4096 * 4096 * 2 / 2; // of a sum, there and back, over 2 devices
+    const double bytes =
+        4096.0 * 4096 * 2 / 2; // of a sum of 2 devices, back: products send it there
     const double exchanged = 64 * (costs.exchange_us * 1e-6 + bytes / costs.link_bandwidth);
     assert_true(std::abs(two.exchange / exchanged - 1) < 1e-6);
 
@@ -634,6 +635,19 @@ void parts_take_half_and_what_they_exchange(void **) {
     costs.link_bandwidth = 0;
     assert_int_equal(read_sim_options(&whole, options, costs).status().code(),
                      BATCHLLM_ERROR_UNSUPPORTED);
+}
+
+// Of two H100s that work as one, the pages that were measured there (docs/lab/tensor-parallel.md).
+void ranks_have_the_pages_that_were_measured(void **) {
+    const std::pair<const char *, int64_t> measured[] = {
+        {"Llama-3.3-70B", 693}, {"Mistral-7B", 15503}, {"qwen3-30b-a3b", 14400}};
+    BackendOptions options;
+    options.extra = {{"device", "h100"}, {"tensor_parallel", "2"}};
+    for (const auto &[name, pages] : measured) {
+        const Model model = bench_model(name).value().model;
+        const int64_t predicted = read_sim_options(&model, options).value().pages;
+        assert_in_range(predicted, pages * 99 / 100, pages * 101 / 100);
+    }
 }
 
 // 70B does not fit one device; on two of 80 GB it leaves little.
@@ -859,6 +873,7 @@ int main() {
         cmocka_unit_test(activations_within_products_move_no_bytes),
         cmocka_unit_test(every_norm_of_experts_moves_bytes),
         cmocka_unit_test(parts_take_half_and_what_they_exchange),
+        cmocka_unit_test(ranks_have_the_pages_that_were_measured),
         cmocka_unit_test(auto_takes_the_fewest_devices_that_leave_room),
         cmocka_unit_test(adapters_of_experts_are_divided_like_these),
         cmocka_unit_test(steps_are_as_long_as_the_description_says),

@@ -134,7 +134,7 @@ def _parser() -> _Parser:
     engine.add_argument("--adapter-memory", type=_bytes, default=0, metavar="SIZE", help="the most memory for adapters of running rows (2GiB)")
     engine.add_argument("--quantize", choices=("none", "stored", "fp8"), help="fp8: compute all layers in fp8 (cuda)")
     engine.add_argument("--kv-type", choices=("auto", "fp8"), help="fp8: keys and values in fp8 (cuda)")
-    engine.add_argument("--tensor-parallel", type=int, metavar="N", help="devices that work as one")
+    engine.add_argument("--tensor-parallel", metavar="N|auto", help="devices that work as one; auto: as few as leave room")
     engine.add_argument("--drafts", choices=("off", "auto", "always"), help="auto: several tokens at once where a row's text repeats (on a GPU)")
     engine.add_argument("--plan", metavar="FILE", help="a plan whose groups rows take")
     engine.add_argument("--reproducible", action="store_true", help="a row's results are the same bits whatever rows run with it")

@@ -62,7 +62,8 @@ class Engine:
     backend: "auto" (the default: a GPU if there is one), "cpu", "cuda" or "sim", which needs no model and takes rows of
         token ids.
     devices: GPU numbers: 0, "0,1" or [0, 1]. Each device holds the whole model and runs a share of the rows. With
-        backend_options="tensor_parallel=2" every two devices hold it together.
+        backend_options="tensor_parallel=2" every two devices hold it together; with "tensor_parallel=auto" as few as
+        leave room for keys and values.
     compute_type: "auto", "bf16", "f16" or "f32".
     backend_options: options of the backend, as a dict or as "key=value,..": docs/backends.md.
     threads: CPU threads; 0: every core that this process may use.

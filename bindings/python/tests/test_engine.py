@@ -337,6 +337,16 @@ class Options(unittest.TestCase):
             self.assertIn(info.backend, ("cpu", "cuda"))
             self.assertEqual((info.compute_type, info.vocabulary), ("f32", 290))
 
+    def test_devices_that_work_as_one_say_what_one_says(self):
+        said = []
+        for ranks in (1, 2, "auto"):
+            options = {"tensor_parallel": ranks}
+            with batchllm.Engine(MODEL, backend="cpu", compute_type="f32", backend_options=options) as engine:
+                self.assertEqual(" 2 ranks" in engine.info().device, ranks == 2)
+                self.assertEqual(engine.info().device_count, 1)
+                said.append([result.tokens.tolist() for result in engine.generate(PROMPTS, SamplingParams(max_tokens=8))])
+        self.assertEqual(said[1:], [said[0], said[0]])
+
     def test_options_arrive_and_wrong_ones_are_named(self):
         for options, text in (
             ({"backend": "gpu"}, "gpu"),

@@ -41,9 +41,9 @@ DeviceCosts h200() {
     costs.routing_ns = 0.3;
     costs.expert_step_tokens = 8192;
     costs.gated_tokens = least_gated_tokens;
-    // NCCL's rings on two H100s, NVLink 4 (docs/lab/tensor-parallel.md); of more devices it is assumed.
+    // Two H100s that read each other's memory by NVLink 4 (docs/lab/tensor-parallel.md); of more devices it is assumed.
     costs.exchange_us = 9;
-    costs.link_bandwidth = 3.05e11;
+    costs.link_bandwidth = 3.3e11;
     return costs;
 }
 

@@ -66,9 +66,12 @@ struct DeviceCosts {
     // gate and up, so its bytes are not moved; 0: in no step.
     int64_t gated_tokens = 0;
     // Between the devices of one engine (tensor_parallel). A sum over n devices takes exchange_us, and the time in which
-    // each sends 2 (n - 1) / n times the bytes of its own part of the sum. 0 bytes per second: not known.
+    // each sends 2 (n - 1) / n times the bytes of its own part of the sum; of 2 devices in steps of owned_tokens or more
+    // half of that, since products send the rest (docs/lab/tensor-parallel.md). 0 bytes per second: not known.
     double exchange_us = 0;
     double link_bandwidth = 0;
+
+    static constexpr double owned_tokens = 1024;
 
     // For a model with experts (sparse) or without, unless an option sets it.
     int64_t tokens_of_step(bool sparse) const {

@@ -25,6 +25,9 @@ struct WeightBytes {
 };
 WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType element);
 
+// What a rank takes beside its part and its buffers, for NCCL above all: from the pages left on two H100s, with NCCL 2.28.9.
+inline constexpr int64_t rank_bytes = int64_t{1340} << 20;
+
 // Weights, buffers for steps of this many tokens, and the driver's memory. widens: keys and values
 // are in fp8, and are widened before many tokens read them.
 int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,

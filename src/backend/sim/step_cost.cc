@@ -222,7 +222,8 @@ void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double h
 double StepCost::exchange_seconds(double tokens, double wanted) const {
     if (ranks_ == 1) return 0;
     const double others = (ranks_ - 1) / ranks_;
-    const double sums = 2 * others * tokens * summed_ * element;
+    const bool hides = ranks_ == 2 && tokens >= DeviceCosts::owned_tokens;
+    const double sums = (hides ? 1 : 2) * others * tokens * summed_ * element;
     const double logits = wanted / ranks_ * others * vocabulary_ * 4;
     return (sums_ + (wanted > 0 ? 1 : 0)) * costs_.exchange_us * 1e-6 +
            (sums + logits) / costs_.link_bandwidth;

@@ -118,7 +118,9 @@ public final class LocalTest {
 
     private static void promptsAreMadeOfATemplate() {
         Dataset<Row> rows = table(60);
-        Dataset<Row> answers = BatchLlm.transform(rows, text().keyColumn("id").template(TEMPLATE));
+        // And by two devices that work as one.
+        Dataset<Row> answers = BatchLlm.transform(
+                rows, text().backendOptions("tensor_parallel=2").keyColumn("id").template(TEMPLATE));
         check(Arrays.equals(Arrays.copyOf(answers.columns(), 6),
                       new String[] {"id", "own", "kind", "weight", "all", "text"}),
                 String.join(", ", answers.columns()));
