@@ -19,6 +19,9 @@ constexpr cublasLtClusterShape_t kClusters[] = {
     CUBLASLT_CLUSTER_SHAPE_1x2x1, CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x2x1,
     CUBLASLT_CLUSTER_SHAPE_1x4x1};
 static_assert(TuningCache::kChanges == std::size(kClusters));
+// The cluster that is fastest for nearly all shapes from so many rows on: it is used until others have been timed.
+constexpr int32_t kLikelyCluster = 3;
+constexpr int64_t kLikelyRows = 2048;
 // Up to so many rows each padded number has an algorithm of its own: what is fastest for 256 rows may
 // have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
 constexpr int64_t kMostAlone = 2048;
@@ -296,7 +299,9 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     int32_t candidate = cache_.find(cached);
     auto algorithm = algorithm_of(product, found, candidate);
     if (!algorithm && !times_) {
-        *chosen = {found[0].algo, true};
+        if (found.size() < kOfHeuristic && key.m >= kLikelyRows)
+            algorithm = algorithm_of(product, found, kOfHeuristic * (1 + kLikelyCluster));
+        *chosen = {algorithm ? *algorithm : found[0].algo, true};
         return {};
     }
     if (!algorithm) {
