@@ -3,7 +3,8 @@
 // Decides for each node, by modelled time, whether the queries that share a prefix read it together
 // (one item over the stacked rows, merged with each row's own part) or separately; splits items
 // along their keys until no job is longer than a certain share of the total; orders each queue
-// longest first; and divides the SMs between the queues so that both end together.
+// so that long jobs come first and the keys of one prompt stay in L2; and divides the SMs between the
+// queues so that both end together.
 #pragma once
 
 #include <cstdint>

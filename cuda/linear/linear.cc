@@ -12,13 +12,16 @@ constexpr int kOfHeuristic = TuningCache::kOfHeuristic;
 constexpr int64_t kLeastRepeats = 2, kMostRepeats = 5; // of a candidate that is timed
 constexpr double kRepeatedFlops = 5e12;                // of all its repeats: some 7 ms on an H200
 constexpr float kHopeless = 1.3f; // one that takes so much longer than the fastest is not repeated
-// The clusters of CTAs that the heuristic's fastest is tried with, with and without swizzled tiles. For e4m3 with scales of
-// rows the heuristic names a single algorithm, which in another cluster takes up to a third less time (docs/lab/engine.md).
+// Where the heuristic has fewer candidates than it was asked for, the fastest is tried with other clusters of CTAs. For
+// e4m3 with scales of rows it has one, which so takes up to a third less time (docs/lab/engine.md).
 constexpr cublasLtClusterShape_t kClusters[] = {
     CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_4x1x1,
     CUBLASLT_CLUSTER_SHAPE_1x2x1, CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x2x1,
     CUBLASLT_CLUSTER_SHAPE_1x4x1};
-static_assert(TuningCache::kChanges == 2 * std::size(kClusters));
+static_assert(TuningCache::kChanges == std::size(kClusters));
+// The cluster that is fastest for nearly all shapes from so many rows on: it is used until others have been timed.
+constexpr int32_t kLikelyCluster = 3;
+constexpr int64_t kLikelyRows = 2048;
 // Up to so many rows each padded number has an algorithm of its own: what is fastest for 256 rows may
 // have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
 constexpr int64_t kMostAlone = 2048;
@@ -284,14 +287,11 @@ Linear::algorithm_of(const Product &product,
     cublasLtMatmulAlgo_t algorithm = found[of_heuristic].algo;
     const int32_t change = candidate / kOfHeuristic - 1;
     if (change < 0) return algorithm;
-    const auto cluster = static_cast<uint16_t>(kClusters[change / 2]);
-    const auto swizzled = static_cast<uint32_t>(change % 2);
+    const auto cluster = static_cast<uint16_t>(kClusters[change]);
     cublasLtMatmulHeuristicResult_t fits{};
     const bool there =
         cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
                                              &cluster, sizeof cluster) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING,
-                                             &swizzled, sizeof swizzled) == CUBLAS_STATUS_SUCCESS &&
         cublasLtMatmulAlgoCheck(handle_, product.operation, product.w, product.x, product.y,
                                 product.y, &algorithm, &fits) == CUBLAS_STATUS_SUCCESS &&
         fits.workspaceSize <= static_cast<size_t>(linear_workspace);
@@ -311,7 +311,9 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     int32_t candidate = cache_.find(cached);
     auto algorithm = algorithm_of(product, found, candidate);
     if (!algorithm && !times_) {
-        *chosen = {found[0].algo, true};
+        if (found.size() < kOfHeuristic && key.m >= kLikelyRows)
+            algorithm = algorithm_of(product, found, kOfHeuristic * (1 + kLikelyCluster));
+        *chosen = {algorithm ? *algorithm : found[0].algo, true};
         return {};
     }
     if (!algorithm) {
@@ -358,7 +360,7 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
         std::clamp(static_cast<int64_t>(kRepeatedFlops / flops), kLeastRepeats, kMostRepeats);
     float shortest = 0;
     int32_t best = -1;
-    const auto attempt = [&](int32_t candidate, float hopeless) -> Status {
+    const auto attempt = [&](int32_t candidate) -> Status {
         const auto algorithm = algorithm_of(product, found, candidate);
         // The first run loads the kernel.
         if (!algorithm || multiply(product, *algorithm, w, x, scratch_, key.accumulate, stream) !=
@@ -379,7 +381,7 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
             return {};
         };
         RETURN_IF_ERROR(take_time(1));
-        if (best >= 0 && milliseconds > hopeless * shortest) return {};
+        if (best >= 0 && milliseconds > kHopeless * shortest) return {};
         RETURN_IF_ERROR(take_time(repeats));
         // An earlier one is left only for what is clearly faster: two runs choose alike more often.
         if (best < 0 || milliseconds < 0.97f * shortest) {
@@ -388,11 +390,11 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
         }
         return {};
     };
-    for (int32_t i = 0; i < static_cast<int32_t>(found.size()); ++i)
-        RETURN_IF_ERROR(attempt(i, kHopeless));
+    for (int32_t i = 0; i < static_cast<int32_t>(found.size()); ++i) RETURN_IF_ERROR(attempt(i));
     const int32_t unchanged = std::max(best, 0);
-    for (int32_t change = 1; change <= TuningCache::kChanges; ++change)
-        RETURN_IF_ERROR(attempt(unchanged + change * kOfHeuristic, 1.03f));
+    const int32_t changes = found.size() < kOfHeuristic ? TuningCache::kChanges : 0;
+    for (int32_t change = 1; change <= changes; ++change)
+        RETURN_IF_ERROR(attempt(unchanged + change * kOfHeuristic));
     return std::max(best, 0);
 }
 

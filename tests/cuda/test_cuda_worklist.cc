@@ -445,6 +445,33 @@ bool same(const Worklist &a, const Worklist &b) {
            a.widened == b.widened;
 }
 
+void jobs_of_a_prompt_come_one_after_another(void **) {
+    WorklistOptions options;
+    options.heads = 32;
+    options.kv_heads = 8;
+    options.head_dim = 128;
+    Step step;
+    for (const int32_t length : {512, 1024, 512, 704}) step.add(-1, length, length);
+    const int32_t prefix = step.add(-1, 1000, 0);
+    for (int i = 0; i < 3; ++i) step.add(prefix, 384, 384);
+    Worklist list;
+    step.build(options, &list);
+    std::vector<int32_t> order; // the prompts, as their first jobs come
+    int32_t last = INT32_MAX;
+    for (int32_t i = 0; i < list.matrix_items; ++i) {
+        const AttentionItem &item = list.items[i];
+        const int32_t prompt = step.node_of[list.rows[item.row_begin].token];
+        const int32_t keys = item.stretch[0].keys + item.stretch[1].keys;
+        if (order.empty() || prompt != order.back()) {
+            order.push_back(prompt);
+        } else {
+            assert_true(keys <= last);
+        }
+        last = keys;
+    }
+    assert_true(order == std::vector<int32_t>({5, 6, 7, 1, 3, 0, 2}));
+}
+
 void a_worklist_keeps_nothing_of_the_last_step(void **) {
     WorklistOptions options;
     options.heads = 32;
@@ -483,6 +510,7 @@ int main() {
         cmocka_unit_test(with_widened_pages_every_key_is_read_once),
         cmocka_unit_test(pages_of_prefill_are_widened),
         cmocka_unit_test(by_position_a_token_has_partials_of_its_own),
+        cmocka_unit_test(jobs_of_a_prompt_come_one_after_another),
         cmocka_unit_test(a_worklist_keeps_nothing_of_the_last_step),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
