@@ -103,6 +103,8 @@ class WorklistBuilder {
         double time;
     };
     void emit(Worklist *out);
+    // The limit of a tile's time with which tiles, longest first, end earliest, merges included. times: [drafts].
+    double longest_tile(const std::vector<double> &times, double share) const;
     // Makes one of each tile of an item.
     void split_into_tiles(Worklist *out) const;
     // Orders the tokens to merge by when their last items come if both queues end together, because
