@@ -33,7 +33,7 @@ namespace batchllm::cuda::sm90 {
 constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 128;
 constexpr int kJobs = 6;    // at once: fetched, computed or not yet announced
-constexpr int kQueries = 4; // stream jobs whose queries are in shared memory
+constexpr int kQueries = 4; // at most: stream jobs whose queries are in shared memory
 // The next job is drawn when this many slots of the last one are still to be fed: matrix jobs are
 // long, so one drawn early would be missing elsewhere.
 constexpr int kLead = 4, kStreamLead = 12;
@@ -48,7 +48,8 @@ template <int HeadDim> struct Shape {
     static constexpr int kParts = HeadDim / kColumns;
     static constexpr int kKeys = HeadDim <= 128 ? 128 : 64;
     static constexpr int kSlotBytes = kKeys * HeadDim * 2;
-    static constexpr int kSlots = HeadDim == 64 ? 8 : HeadDim == 128 ? 5 : 3;
+    static constexpr int kSlots = HeadDim == 64 ? 8 : HeadDim == 128 ? 5 : 4;
+    static constexpr int kQueries = HeadDim == 256 ? 2 : sm90::kQueries;
     static constexpr int kPairKeys = kKeys / 2;
     // The most slots of a stream job that one warpgroup does alone: with more, the other would be
     // idle for too long. Heads of 256 leave no registers for this choice.

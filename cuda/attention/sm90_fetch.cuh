@@ -140,7 +140,7 @@ __device__ void fetch_jobs(const AttentionArguments &a, unsigned char *shared, R
     JobSource source(a);      // only lane 0 draws
     int ahead = -1, word = 0; // the next stream job, and its item's words, in flight
     Ring<kJobs> ring;
-    Ring<kQueries> queries;
+    Ring<Shape<HeadDim>::kQueries> queries;
     for (uint32_t count = 0;; ++count) {
         if (count > 0) barrier_wait(shared_address(&rest->draw), (count - 1) & 1);
         int number = 0;

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             barrier_init(shared_address(&rest->job_empty[i]), 2); // feeder and signaller
             barrier_init(shared_address(&rest->job_fed[i]), 1);
         }
-        for (int i = 0; i < kQueries; ++i) {
+        for (int i = 0; i < S::kQueries; ++i) {
             barrier_init(shared_address(&rest->queries_full[i]), 1);
             barrier_init(shared_address(&rest->queries_empty[i]), kWarps);
         }

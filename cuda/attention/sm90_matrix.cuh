@@ -10,7 +10,7 @@ namespace batchllm::cuda::sm90 {
 template <int HeadDim> struct Consumer {
     Ratio ratio;
     Ring<Shape<HeadDim>::kSlots> ring;
-    Ring<kQueries> queries;
+    Ring<Shape<HeadDim>::kQueries> queries;
     uint32_t region_phase = 0; // jobs that have used the region, modulo 2
     bool after_wide = false;   // whether the last of them was wide
     int next_alone = 0;        // the warpgroup that does the next single-warpgroup job

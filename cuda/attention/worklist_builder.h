@@ -105,8 +105,11 @@ class WorklistBuilder {
     };
     void emit(Worklist *out);
     // The longest items first, so that the SMs end together. In the matrix queue those of one prompt, or of what a
-    // node's tokens read, come one after another, the longest first: in between, L2 would lose their keys.
+    // node's tokens read, come one after another, the longest first: in between, L2 would lose their keys (not latents',
+    // whose tiles are counted to be taken by length).
     void order(bool matrix, std::vector<Timed> *queue) const;
+    // The limit of a tile's time with which tiles, longest first, end earliest, merges included. times: [drafts].
+    double longest_tile(const std::vector<double> &times, double share) const;
     // Makes one of each tile of an item.
     void split_into_tiles(Worklist *out) const;
     // Orders the tokens to merge by when their last items come if both queues end together, because

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <queue>
 #include <tuple>
 
 #include "attention/worklist_builder.h"
@@ -26,12 +28,14 @@ void WorklistBuilder::emit(Worklist *out) {
         total += times[i];
     }
     const double share = total * options_.kv_heads / options_.sms;
+    const double tile_limit = options_.tile_rows > 0 ? longest_tile(times, share) : 0;
     std::vector<Timed> queues[2];
     out->rows.clear();
     for (size_t i = 0; i < drafts_.size(); ++i) {
         const Draft &draft = drafts_[i];
         const double queue_share =
-            share / (draft.matrix ? options_.matrix_split : options_.stream_split);
+            tile_limit > 0 ? tile_limit
+                           : share / (draft.matrix ? options_.matrix_split : options_.stream_split);
         const double limit =
             std::max(queue_share * tiles_of(draft.tokens.size()), least_time(draft));
         const int64_t keys = lengths[i];
@@ -61,7 +65,7 @@ void WorklistBuilder::emit(Worklist *out) {
 }
 
 void WorklistBuilder::order(bool matrix, std::vector<Timed> *queue) const {
-    if (!matrix) {
+    if (!matrix || options_.tile_rows > 0) { // longest_tile() counts on it
         std::stable_sort(queue->begin(), queue->end(),
                          [](const Timed &a, const Timed &b) { return a.time > b.time; });
         return;
@@ -80,6 +84,40 @@ void WorklistBuilder::order(bool matrix, std::vector<Timed> *queue) const {
     };
     std::stable_sort(queue->begin(), queue->end(),
                      [&](const Timed &a, const Timed &b) { return place(a) < place(b); });
+}
+
+double WorklistBuilder::longest_tile(const std::vector<double> &times, double share) const {
+    if (options_.matrix_split < 1e-6) return HUGE_VAL; // nothing is to be split
+    double best = 0, least = 0;
+    for (const double factor : {1.05, 0.75, 0.55, 0.37, 0.27}) {
+        std::vector<double> jobs;
+        double merged = 0; // time of all SMs
+        for (size_t i = 0; i < drafts_.size(); ++i) {
+            const int32_t tiles = tiles_of(drafts_[i].tokens.size());
+            const double limit = std::max(factor * share * tiles, least_time(drafts_[i]));
+            const double parts = std::max(1.0, std::ceil(times[i] / limit));
+            jobs.insert(jobs.end(), static_cast<size_t>(tiles * static_cast<int32_t>(parts)),
+                        times[i] / (tiles * parts));
+            merged += (parts - 1) * static_cast<double>(drafts_[i].tokens.size()) * ratio_ *
+                      options_.merge_us;
+        }
+        std::sort(jobs.begin(), jobs.end(), std::greater<>());
+        std::priority_queue<double, std::vector<double>, std::greater<>> sms;
+        for (int32_t i = 0; i < options_.sms; ++i) sms.push(0);
+        double end = 0;
+        for (const double job : jobs) {
+            const double until = sms.top() + job;
+            sms.pop();
+            sms.push(until);
+            end = std::max(end, until);
+        }
+        end += merged / options_.sms;
+        if (best == 0 || end < least) {
+            best = factor * share;
+            least = end;
+        }
+    }
+    return best;
 }
 
 void WorklistBuilder::split_into_tiles(Worklist *out) const {

@@ -12,7 +12,8 @@ void set_latent_costs(WorklistOptions *options) {
     options->matrix_tokens = (16 + fill - 1) / fill * fill;
     options->stream_tokens = std::max(1, kLatentTileRows / options->heads);
     options->tile_us = 2.2;
-    options->merge_us = 0.06;
+    options->item_us = 3;
+    options->merge_us = 0.15;
 }
 
 } // namespace batchllm::cuda
