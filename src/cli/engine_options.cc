@@ -33,9 +33,10 @@ void add_engine(CLI::App *app, EngineChoice *choice) {
     app->add_option("--backend-options", choice->backend_options,
                     "options of the backend: key=value,key=value");
     app->add_option("--devices", choice->devices, "device numbers, such as 0,1 or 0-3 (0)");
-    app->add_option("--tensor-parallel", choice->tensor_parallel,
-                    "how many devices compute parts of the model and work as one; auto: as few as leave "
-                    "room (1)")
+    app->add_option(
+           "--tensor-parallel", choice->tensor_parallel,
+           "how many devices compute parts of the model and work as one; auto: as few as leave "
+           "room (1)")
         ->type_name("N|auto");
     app->add_option("--compute-type", choice->compute_type, "auto, bf16, f16 or f32 (auto)");
     app->add_option("--quantize", choice->quantize,
