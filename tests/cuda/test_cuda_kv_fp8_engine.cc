@@ -12,8 +12,8 @@
 
 namespace {
 
-constexpr const char *kNarrow = "tuning=0,kv_type=fp8";
-constexpr const char *kNarrowSm80 = "tuning=0,kv_type=fp8,attention=sm80";
+constexpr const char *kNarrow = "tuning=0,kv_type=fp8,drafts=off";
+constexpr const char *kNarrowSm80 = "tuning=0,kv_type=fp8,attention=sm80,drafts=off";
 
 bool has_window(const Golden &golden) { return config_has(golden, "sliding_window"); }
 

@@ -133,6 +133,8 @@ std::shared_ptr<Adapter> made_up(Random &random, const Model &model, const Backe
             continue;
         }
         adapter->changes.emplace(matrix, change);
+        // Parts of one product have at most so many ranks together.
+        if (!backend.adapter_bytes(*adapter).ok()) adapter->changes.erase(matrix);
     }
     return adapter;
 }
