@@ -176,13 +176,13 @@ typedef struct batchllm_engine_options {
      *   state_slots   all       slots for the states of recurrent layers; default: by memory
      *   state_type    all       their type: "f32" (default) or "bf16"
      *   tensor_parallel
-     *                 all       so many devices have parts of the model and work as one; default 1. On
-     *                           the cpu, groups of threads; on cuda needs NCCL
+     *                 all       so many devices have parts of the model and work as one, or "auto": as
+     *                           few as leave room; default 1. On the cpu, groups of threads
      *   kernels       cpu       "portable", "avx2", "avx512", "avx512_bf16", "amx"; default: best
      *   attention     cuda      family of kernels: "auto", "sm90", "sm80"
      *   residual      cuda      type of the residual stream: "element" (compute type) or "f32"
-     *   fast_accumulation
-     *                 cuda      1: sums of fp8 products have the tensor cores' precision; default 0
+     *   fast_accumulation cuda  1: sums of fp8 products have the tensor cores' precision; default 0
+     *   drafts        all       "auto" (default on cuda), "off" (on others), "always": docs/drafts.md
      *   graphs        cuda      0: no CUDA graphs; default 1
      *   pictures      cuda      0: the tower of a model that reads pictures is not loaded; default 1
      *   tuning        cuda      0: cuBLASLt's candidates are not timed; 1 (default), "at_once": they are
