@@ -146,7 +146,7 @@ void TensorParallelBackend::join_infos() {
         info_.device.append(" and ").append(std::to_string(ranks_[r].backend->device()));
         info_.page_bytes = std::max(info_.page_bytes, other.page_bytes);
         info_.state_bytes = std::max(info_.state_bytes, other.state_bytes);
-        info_.weight_bytes += other.weight_bytes;
+        info_.weight_bytes = std::max(info_.weight_bytes, other.weight_bytes);
         info_.pages = std::min(info_.pages, other.pages);
         info_.state_slots = std::min(info_.state_slots, other.state_slots);
         info_.adapter_bytes = std::min(info_.adapter_bytes, other.adapter_bytes);
