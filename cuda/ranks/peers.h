@@ -55,7 +55,7 @@ struct PeerBuffers {
     std::byte *more =
         nullptr; // what else was asked for; that of others is as far away as copies say
     PeerCopies copies;
-    bool owns_rows = false; // each rank can own rows: all ranks said so
+    bool owns_rows = false; // each rank can own rows: all ranks said so, and read them alike
 
     explicit operator bool() const { return signals.ranks > 0; }
 };

@@ -1,6 +1,5 @@
 #include "ranks/rank_group.h"
 
-#include <algorithm>
 #include <chrono>
 #include <exception>
 
@@ -103,8 +102,7 @@ Status RankGroup::allocate(int32_t rank, int64_t bytes, Shared *shared) const {
     return check_cuda(cudaStreamSynchronize(stream), "buffers for other ranks");
 }
 
-Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes, int64_t more,
-                                             bool owns_rows) {
+Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, SharedAsk ask) {
     if (ranks() > kMostPeers) return PeerBuffers();
     for (const int from : devices_) {
         for (const int to : devices_) {
@@ -113,17 +111,15 @@ Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes, int64_
             if (can == 0) return PeerBuffers();
         }
     }
-    constexpr int64_t align = 256;
-    const int64_t each = (bytes + align - 1) / align * align;
-    const int64_t rest = (more + align - 1) / align * align;
+    asked_[static_cast<size_t>(rank)] = std::move(ask);
+    RETURN_IF_ERROR(meet());
+    const SharedLayout layout = shared_layout(asked_);
     Shared &own = shared_[static_cast<size_t>(rank)];
-    own.owns_rows = owns_rows;
-    RETURN_IF_ERROR(allocate(rank, 2 * each + rest + align, &own));
+    RETURN_IF_ERROR(allocate(rank, layout.total, &own));
     RETURN_IF_ERROR(meet());
     PeerBuffers all;
-    all.more = own.data + 2 * each;
-    all.owns_rows = std::all_of(shared_.begin(), shared_.end(),
-                                [](const Shared &shared) { return shared.owns_rows; });
+    all.more = own.data + layout.more;
+    all.owns_rows = layout.owns_rows;
     for (size_t r = 0; r < shared_.size(); ++r) {
         if (&shared_[r] == &own) continue;
         all.copies.away[static_cast<size_t>(all.copies.count++)] =
@@ -134,18 +130,18 @@ Result<PeerBuffers> RankGroup::share_buffers(int32_t rank, int64_t bytes, int64_
     signals.own = rank;
     signals.ended = ended_.as<uint32_t>();
     const auto counts_of = [&](const Shared &shared) {
-        return reinterpret_cast<uint32_t *>(shared.data + 2 * each + rest);
+        return reinterpret_cast<uint32_t *>(shared.data + layout.signals);
     };
     for (size_t r = 0; r < shared_.size(); ++r) {
         signals.to[r] = counts_of(shared_[r]) + rank;
         for (int64_t i = 0; i < 2; ++i) {
-            all.sums[static_cast<size_t>(i)].parts[r] = shared_[r].data + i * each;
+            all.sums[static_cast<size_t>(i)].parts[r] = shared_[r].data + i * layout.second;
         }
     }
     signals.counts = counts_of(own);
     signals.own_count = signals.counts + kMostPeers;
     for (size_t i = 0; i < 2; ++i) {
-        all.own[i] = own.data + static_cast<int64_t>(i) * each;
+        all.own[i] = own.data + static_cast<int64_t>(i) * layout.second;
         all.sums[i].ranks = ranks();
         all.sums[i].own_count = signals.own_count;
         all.sums[i].counts = signals.counts;

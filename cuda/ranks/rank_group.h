@@ -23,6 +23,7 @@
 #include "device/device.h"
 #include "ranks/nccl.h"
 #include "ranks/peers.h"
+#include "ranks/shared_layout.h"
 
 namespace batchllm::cuda {
 
@@ -52,23 +53,21 @@ class RankGroup final : public Meeting {
     Status swap(int32_t rank, std::span<const Bytes> to, std::span<const Bytes> from,
                 cudaStream_t stream);
 
-    // Two buffers of so many bytes for each rank, which the others can read and write, and `more` bytes. Empty where
-    // devices cannot. All ranks ask for as many, once. owns_rows: whether this one can own rows.
-    Result<PeerBuffers> share_buffers(int32_t rank, int64_t bytes, int64_t more = 0,
-                                      bool owns_rows = false);
+    // What this rank asks for, which the others can read and write: as much for each rank as any asks for. Empty where
+    // devices cannot. All ranks ask, once, and meet here.
+    Result<PeerBuffers> share_buffers(int32_t rank, SharedAsk ask);
 
   private:
     // What the others read of a rank: its buffers, its counts of signals, its own count.
     struct Shared {
         cudaMemPool_t pool = nullptr;
         std::byte *data = nullptr;
-        bool owns_rows = false;
     };
     Status allocate(int32_t rank, int64_t bytes, Shared *shared) const;
 
     RankGroup(const Nccl &nccl, std::vector<int> devices)
         : Meeting(static_cast<int32_t>(devices.size())), nccl_(nccl), devices_(std::move(devices)),
-          shared_(devices_.size()) {}
+          shared_(devices_.size()), asked_(devices_.size()) {}
     Status warm_up(int32_t rank);
     Status try_exchanges(int32_t rank, std::byte *memory, int64_t most, cudaStream_t stream);
     void abort();
@@ -79,6 +78,7 @@ class RankGroup final : public Meeting {
     std::vector<NcclCommunicator *> communicators_;
     std::vector<int> devices_;
     std::vector<Shared> shared_;
+    std::vector<SharedAsk> asked_;    // [ranks]
     PinnedMemory ended_;              // PeerSignals'
     std::atomic<int32_t> inside_ = 0; // threads that call NCCL with a communicator
     std::mutex mutex_;

@@ -4,6 +4,7 @@
 #include "backend/gpu/key_segments.h"
 #include "elementwise/elementwise.h"
 #include "elementwise/norm.h"
+#include "step/residual.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -64,9 +65,10 @@ Status StepParts::allocate(const StepForm &form) {
     const StepBuffers buffers = step_buffers(model, form, rows);
     const DeviceRank &rank = options.rank;
     if (rank && options.peer_sums) {
-        ASSIGN_OR_RETURN(
-            peers, rank.group->share_buffers(rank.number, buffers[StepBuffer::shared] / 2,
-                                             Activations::shared_bytes(buffers), can_own_rows()));
+        ASSIGN_OR_RETURN(peers,
+                         rank.group->share_buffers(rank.number, {buffers[StepBuffer::shared] / 2,
+                                                                 Activations::shared_bytes(buffers),
+                                                                 form_of_rows(buffers)}));
     }
     RETURN_IF_ERROR(activations.allocate(buffers, peers ? peers.more : nullptr));
     RETURN_IF_ERROR(ropes.allocate(model, rows));
@@ -99,6 +101,19 @@ bool StepParts::can_own_rows() const {
         if (dense && (w.down_bias != nullptr || !sliced(w.down))) return false;
     }
     return true;
+}
+
+std::vector<int64_t> StepParts::form_of_rows(const StepBuffers &buffers) const {
+    if (!can_own_rows()) return {};
+    std::vector<int64_t> form = {
+        static_cast<int64_t>(options.element), static_cast<int64_t>(options.residual),
+        buffers[StepBuffer::residual],         buffers[StepBuffer::normed],
+        buffers[StepBuffer::normed_whole],     buffers[StepBuffer::normed_scales]};
+    for (const DeviceLayer &w : weights.layers) {
+        form.push_back(static_cast<int64_t>(w.qkv.scaling));
+        form.push_back(static_cast<int64_t>(scaling_of_feed(w)));
+    }
+    return form;
 }
 
 Status StepParts::stage(const TokenBatch &batch, std::span<const int32_t> wanted,

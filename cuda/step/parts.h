@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "device/profile.h"
 #include "step/activations.h"
@@ -53,6 +54,8 @@ struct StepParts {
     // Whether nothing but additions needs a row of the residual stream where another rank owns it (ranks/peers.h), and rows
     // of what ends a sublayer can be made apart.
     bool can_own_rows() const;
+    // SharedAsk's: places and types of what an owner writes, and how each of its norms scales that.
+    std::vector<int64_t> form_of_rows(const StepBuffers &buffers) const;
     StepRows all_rows() const { return {activations.residual.data(), staged.tokens, nullptr}; }
     // Those that go on after the last layer's mixer.
     StepRows wanted_rows() const {

@@ -125,7 +125,9 @@ Result<std::vector<float>> add_by_peers(RankGroup *group, int32_t rank, int64_t 
     const int64_t count = rows * hidden;
     Numbers stream_of_rank;
     RETURN_IF_ERROR(stream_of_rank.make(rank, std::vector<float>(static_cast<size_t>(count), 0)));
-    ASSIGN_OR_RETURN(const PeerBuffers peers, group->share_buffers(rank, count * 4));
+    // Whatever else each asks for, signals are where the others write them.
+    ASSIGN_OR_RETURN(const PeerBuffers peers,
+                     group->share_buffers(rank, {count * 4, rank * int64_t{70000}, {}}));
     if (!peers) return error(BATCHLLM_ERROR_UNSUPPORTED, "no access to each other's memory");
     for (size_t turn = 0; turn < 2; ++turn) {
         std::vector<float> own(static_cast<size_t>(count));
@@ -196,7 +198,7 @@ void exchanges_that_wait_in_vain_end(void **) {
     const auto peers = make_group();
     const Status second = run_ranks(peers.get(), [&](int32_t rank) -> Status {
         RETURN_IF_CUDA(cudaSetDevice(rank));
-        ASSIGN_OR_RETURN(const PeerBuffers buffers, peers->share_buffers(rank, 1024));
+        ASSIGN_OR_RETURN(const PeerBuffers buffers, peers->share_buffers(rank, {1024, 0, {}}));
         ASSIGN_OR_RETURN(const Stream stream, Stream::create());
         RETURN_IF_ERROR(peers->meet());
         if (rank == 1) return error(BATCHLLM_ERROR_DEVICE, "lost");
