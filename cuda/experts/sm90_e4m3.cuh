@@ -293,8 +293,8 @@ template <typename Of, bool Gated, Activation Kind> __global__ void __launch_bou
     const typename Of::Queue queue(a);
     if (threadIdx.x >= kConsumers) {
         registers_fewer<Of::kFeeders>();
-        feed<1>(a, queue, place, typename Of::FeedW(a), StageScales < Of::kBlocks,
-                Gated && Of::kWholeTurns > (a, base));
+        using Scales = StageScales<Of::kBlocks, (Gated && Of::kWholeTurns)>;
+        feed<1>(a, queue, place, typename Of::FeedW(a), Scales(a, base));
     } else {
         registers_more<Of::kRegisters>();
         compute<Of, Gated, Kind>(a, queue, place, shared);

@@ -11,8 +11,8 @@ __device__ __forceinline__ uint32_t load_acquire_system(const uint32_t *from) {
     return value;
 }
 
-// One thread waits until one rank has come so often; all of the block may read what the ranks have made after a barrier. If a rank has
-// failed it returns all the same.
+// One thread waits until one rank has come so often; all of the block may read what the ranks have made after a barrier. If
+// a rank has failed it returns all the same.
 __device__ __forceinline__ void wait_for_rank(const uint32_t *counts, uint32_t wanted,
                                               const uint32_t *ended, int rank) {
     for (uint32_t polls = 1; static_cast<int32_t>(load_acquire_system(counts + rank) - wanted) < 0;

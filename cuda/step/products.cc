@@ -14,8 +14,10 @@
 namespace batchllm::cuda {
 namespace {
 
-// Choices of a packed matrix, beside numbers of splits. One that may be rounded has a number of splits less.
-constexpr int32_t kExpanded = 0, kRounded = TuningCache::kOfHeuristic - 1;
+// Choices of a packed matrix, beside numbers of splits. One that may be rounded has a number of splits less. Files of
+// choices have these numbers too.
+constexpr int32_t kExpanded = 0, kRounded = 7;
+static_assert(kRounded < TuningCache::kCandidates);
 int32_t most_splits(const Matrix &w) { return w.packing->rounds ? kRounded - 1 : kRounded; }
 constexpr int32_t kRepeats = 3; // of a way that is timed
 // In order splits are as for so many rows, whatever their number is.

@@ -86,11 +86,11 @@ Status StepTower::allocate() {
     }
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
-    most_patches_ = tower_patches_on_gpu(model_, element_, pictures_->most_tokens(),
+    most_patches_ = tower_patches_on_gpu(model_, element_, stream_, pictures_->most_tokens(),
                                          static_cast<int64_t>(available));
-    const TowerBuffers room = tower_buffers(model_, element_, most_patches_);
+    const TowerBuffers room = tower_buffers(model_, element_, stream_, most_patches_);
     const int64_t pack =
-        tower_buffers(model_, element_, std::min(most_pack_patches, most_patches_)).sent;
+        tower_buffers(model_, element_, stream_, std::min(most_pack_patches, most_patches_)).sent;
     for (Sent &sent : sent_) RETURN_IF_ERROR(sent.staging.reserve(pack, room.sent));
     const auto make = [](DeviceMemory *memory, int64_t bytes) -> Status {
         ASSIGN_OR_RETURN(*memory, DeviceMemory::create(bytes, "a tower's buffers"));

@@ -350,8 +350,14 @@ void towers_have_memory_that_pages_do_not_get(void **) {
     const int64_t patches = 16384, tokens = patches / 4;
     const int64_t sent =
         patches * (4 * 768 + 20) + tokens * (4 + 2 * 12) + 2 * patches / 16 * 12 + 5 * 16;
-    is_bytes("a pack", tower_buffers(model, DType::bf16, patches).total(),
+    is_bytes("a pack", tower_buffers(model, DType::bf16, DType::bf16, patches).total(),
              patches * (4 * 1152 + 3 * 2 * 1152 + 2 * 3456 + 2 * 2 * 4304 + 36 * 8) + 2 * sent);
+    // The stream may be wider than the elements, which leaves room for fewer patches.
+    is_bytes("a stream in f32", tower_buffers(model, DType::bf16, DType::f32, patches).residual,
+             patches * 4 * 1152);
+    const int64_t left = int64_t{60} << 30;
+    assert_true(tower_patches_on_gpu(model, DType::bf16, DType::f32, 65536, left) <
+                tower_patches_on_gpu(model, DType::bf16, DType::bf16, 65536, left));
 
     const DeviceCosts costs = named_device_costs("h200").value();
     BackendOptions options;
@@ -364,7 +370,7 @@ void towers_have_memory_that_pages_do_not_get(void **) {
     assert_true(weights > products && weights < products + 27 * 4 * 20000);
     // Outputs of 32,768 tokens with deepstack's three parts; the largest picture has 131,072 patches.
     const int64_t more = weights + 32768 * 4 * 4096 * 2 + linear_workspace +
-                         tower_buffers(model, DType::bf16, 131072).total();
+                         tower_buffers(model, DType::bf16, DType::bf16, 131072).total();
     model.tower = nullptr;
     const SimOptions without = read_sim_options(&model, options, costs).value();
     const double less = static_cast<double>(without.kv_memory_bytes - with.kv_memory_bytes);
@@ -376,14 +382,15 @@ void towers_have_memory_that_pages_do_not_get(void **) {
 void small_devices_have_towers_for_smaller_pictures(void **) {
     const Model model = named("Qwen3-VL-8B");
     const auto patches = [&](int64_t gib) {
-        return tower_patches_on_gpu(model, DType::bf16, 65536, gib << 30);
+        return tower_patches_on_gpu(model, DType::bf16, DType::bf16, 65536, gib << 30);
     };
     assert_int_equal(patches(200), 131072);
     assert_true(patches(60) < 131072 && patches(60) > 2 * 16384);
     assert_int_equal(patches(8), 16384);
     assert_true(patches(1) < 16384 && patches(1) > 4 * 2304);
     // Outputs for few tokens are places for small pictures alone.
-    assert_int_equal(tower_patches_on_gpu(model, DType::bf16, 1024, int64_t{200} << 30), 16384);
+    assert_int_equal(
+        tower_patches_on_gpu(model, DType::bf16, DType::bf16, 1024, int64_t{200} << 30), 16384);
 }
 
 // The kernel's own conditions and those of a feed-forward, whatever its shape.

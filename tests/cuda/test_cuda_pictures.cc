@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda_backend.h"
@@ -86,6 +87,9 @@ void tokens_in_16_bits_equal_transformers_but_for_close_calls(void **) {
     run.extra_key = "kv_type";
     run.extra_value = "fp8";
     check_rows(run, 1.2, 0.35);
+    run.extra_key = "residual";
+    run.extra_value = "f32";
+    check_rows(run, 0.6, 0.5);
 }
 
 void tokens_in_bf16_equal_transformers_if_reproducible(void **) {
@@ -140,9 +144,12 @@ Difference difference(const GoldenPictures &golden, CudaBackend *backend, size_t
 void outputs_of_towers_equal_transformers(void **) {
     for (const std::string &name : models_with_pictures()) {
         const GoldenPictures golden = load_golden(name);
-        for (const char *type : {"f32", "f16", "bf16"}) {
+        for (const auto &[type, residual] :
+             {std::pair("f32", "f32"), {"f16", "f32"}, {"bf16", "element"}, {"bf16", "f32"}}) {
             Run run;
             run.compute_type = type;
+            run.extra_key = "residual";
+            run.extra_value = residual;
             const std::unique_ptr<CudaBackend> backend = make_backend(golden, run);
             const Status status = backend->load_pictures(all_pictures(golden));
             if (!status.ok()) fail_msg("%s: %s", name.c_str(), status.message().c_str());
@@ -152,8 +159,8 @@ void outputs_of_towers_equal_transformers(void **) {
                 most = std::max(most, found.most);
                 relative = std::max(relative, found.relative());
             }
-            std::printf("%s, %s: outputs at most %.2g apart, %.2g of their size\n", name.c_str(),
-                        type, most, relative);
+            std::printf("%s, %s, residual %s: outputs at most %.2g apart, %.2g of their size\n",
+                        name.c_str(), type, residual, most, relative);
             assert_true(type == std::string("f32") ? most <= 1e-4 : relative <= 0.03);
         }
     }
@@ -220,9 +227,11 @@ void a_picture_larger_than_a_pack_is_computed_as_any_other(void **) {
     large->grid.tokens = 65 * 65;
     large->patches = normal(random, 130 * 130 * golden.model->tower->values(), DType::f32);
     golden.pictures.insert(golden.pictures.begin() + 1, large);
-    const auto outputs = [&](const char *type) {
+    const auto outputs = [&](const char *type, const char *residual) {
         Run run;
         run.compute_type = type;
+        run.extra_key = "residual";
+        run.extra_value = residual;
         const std::unique_ptr<CudaBackend> backend = make_backend(golden, run);
         assert_true(backend->info().picture_patches >= 130 * 130);
         const Status status = backend->load_pictures(all_pictures(golden));
@@ -233,11 +242,14 @@ void a_picture_larger_than_a_pack_is_computed_as_any_other(void **) {
         }
         return all;
     };
-    const std::vector<std::vector<float>> wide = outputs("f32"), narrow = outputs("bf16");
-    for (size_t i = 0; i < wide.size(); ++i) {
-        Difference found;
-        for (size_t at = 0; at < wide[i].size(); ++at) found.add(narrow[i][at], wide[i][at]);
-        assert_true(found.relative() <= 0.03);
+    const std::vector<std::vector<float>> wide = outputs("f32", "f32");
+    for (const char *residual : {"element", "f32"}) {
+        const std::vector<std::vector<float>> narrow = outputs("bf16", residual);
+        for (size_t i = 0; i < wide.size(); ++i) {
+            Difference found;
+            for (size_t at = 0; at < wide[i].size(); ++at) found.add(narrow[i][at], wide[i][at]);
+            assert_true(found.relative() <= 0.03);
+        }
     }
 }
 

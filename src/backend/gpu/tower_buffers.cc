@@ -20,7 +20,7 @@ int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * t
 
 } // namespace
 
-TowerBuffers tower_buffers(const Model &model, DType element, int64_t patches) {
+TowerBuffers tower_buffers(const Model &model, DType element, DType residual, int64_t patches) {
     const Tower &tower = *model.tower;
     const int64_t rows = rounded_up(patches, row_step), hidden = tower.hidden;
     const int64_t each = int64_t{tower.merge} * tower.merge;
@@ -43,7 +43,7 @@ TowerBuffers tower_buffers(const Model &model, DType element, int64_t patches) {
         columns = std::max<int64_t>(columns, layer.attention()->q_size());
     }
     TowerBuffers of;
-    of.residual = tokens * each * hidden * dtype_bytes(residual_type(element));
+    of.residual = tokens * each * hidden * dtype_bytes(residual);
     of.delta = std::max(rows * hidden, tokens * int64_t{model.hidden}) * number;
     of.normed = std::max(rows * columns, tokens * each * hidden) * bytes;
     of.qkv = std::max(rows * 3 * hidden, projected) * bytes;
@@ -84,11 +84,11 @@ int64_t picture_tokens_on_gpu(const Model &model, DType residual, int64_t step_t
                     bytes / picture_token_bytes(model, residual));
 }
 
-int64_t tower_patches_on_gpu(const Model &model, DType element, int64_t picture_tokens,
-                             int64_t left) {
+int64_t tower_patches_on_gpu(const Model &model, DType element, DType residual,
+                             int64_t picture_tokens, int64_t left) {
     const Tower &tower = *model.tower;
     const int64_t each =
-        tower_buffers(model, element, least_pack_patches).total() / least_pack_patches;
+        tower_buffers(model, element, residual, least_pack_patches).total() / least_pack_patches;
     int64_t most = std::min(most_patches, picture_tokens * tower.merge * tower.merge);
     if (tower.positions && !tower.interpolated) {
         most = std::min(most, int64_t{tower.side} * tower.side);
@@ -104,8 +104,8 @@ int64_t tower_bytes_on_gpu(const Model &model, DType element, DType residual, in
     const int64_t tokens = picture_tokens_on_gpu(model, residual, step_tokens, memory_bytes);
     const int64_t before = tokens * picture_token_bytes(model, residual) + linear_workspace;
     const int64_t patches =
-        tower_patches_on_gpu(model, element, tokens, std::max<int64_t>(0, left - before));
-    return before + tower_buffers(model, element, patches).total();
+        tower_patches_on_gpu(model, element, residual, tokens, std::max<int64_t>(0, left - before));
+    return before + tower_buffers(model, element, residual, patches).total();
 }
 
 } // namespace batchllm

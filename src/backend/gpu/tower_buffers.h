@@ -38,7 +38,7 @@ inline constexpr int64_t tower_patch_bytes = 20, tower_block_bytes = 12,
 // Widths of feed-forwards and of patches, as products take them.
 constexpr int64_t padded_tower_width(int64_t width) { return (width + 15) / 16 * 16; }
 
-TowerBuffers tower_buffers(const Model &model, DType element, int64_t patches);
+TowerBuffers tower_buffers(const Model &model, DType element, DType residual, int64_t patches);
 // Of its tensors, as the device has them.
 int64_t tower_weight_bytes(const Tower &tower, DType element);
 
@@ -47,8 +47,8 @@ int64_t picture_tokens_on_gpu(const Model &model, DType residual, int64_t step_t
                               int64_t memory_bytes);
 int64_t picture_token_bytes(const Model &model, DType residual);
 // The patches that there are buffers for. left: what else the device has.
-int64_t tower_patches_on_gpu(const Model &model, DType element, int64_t picture_tokens,
-                             int64_t left);
+int64_t tower_patches_on_gpu(const Model &model, DType element, DType residual,
+                             int64_t picture_tokens, int64_t left);
 
 // All of this but weights, and cuBLASLt's workspace, on a device that has so many bytes left. 0: there is no tower.
 int64_t tower_bytes_on_gpu(const Model &model, DType element, DType residual, int64_t step_tokens,
