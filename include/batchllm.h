@@ -591,7 +591,7 @@ BATCHLLM_API int32_t batchllm_add_score_tokens(batchllm_engine *engine, int64_t 
 
 /* What an item of batchllm_picture_column is. */
 #define BATCHLLM_PICTURE_BYTES 0 /* a file's bytes; default */
-#define BATCHLLM_PICTURE_NAME 1  /* UTF-8: a path, a "file://" URL, or a "data:" URL */
+#define BATCHLLM_PICTURE_NAME 1  /* UTF-8: a path, a "file://" URL (%20: space), or a "data:" URL */
 
 /* The pictures of n rows. Borrowed for the call; bytes are copied.
  * Text has the model's own placeholder ("<|image_pad|>" or the like) once for each of the row's

@@ -14,7 +14,7 @@ SHOWN = 3  # pages
 
 folder = Path(sys.argv[1])
 expected, answered = ([json.loads(line) for line in (folder / name).read_text().splitlines()] for name in ("expected.jsonl", "answers.jsonl"))
-answers = {row["id"]: row["text"] for row in answered}
+answers = {row["id"]: f"({row['error']['message']})" if "error" in row else row["text"] for row in answered}
 pages = list(dict.fromkeys(row["page"] for row in expected))
 for page in pages[:SHOWN]:
     print(f"\n{page}, a picture")

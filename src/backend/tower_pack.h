@@ -48,10 +48,11 @@ std::vector<float> folded_patch(const Tower &tower);
 // Of a merger whose projection is by_channel: its columns in the order in which patches are joined.
 std::vector<float> joined_projection(const Merger &merger, const Tower &tower);
 
-// What a merger's last norm and what follows it take.
 // The weights of values sum to one, so their bias can as well be part of the output's: o.bias + o * v.bias. Empty: there is
 // neither.
 std::vector<float> output_bias(const Attention &attention);
+
+// What a merger's last norm and what follows it take.
 int64_t merged_width(const Merger &merger, const Tower &tower);
 
 } // namespace batchllm

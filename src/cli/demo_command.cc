@@ -203,7 +203,11 @@ Status demo(const DemoOptions &options, const std::atomic<bool> &interrupted, in
     std::printf("\n");
     const std::string pages = temporary.path() + "/pages.jsonl";
     *code = run_folder(folder + "/pages", pages, options, interrupted);
-    return *code == exit_ok ? show_pages(folder + "/pages", pages, interrupted) : Status();
+    if (*code != exit_ok) return {};
+    RETURN_IF_ERROR(show_pages(folder + "/pages", pages, interrupted));
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+        return error(BATCHLLM_ERROR_IO, "stdout: cannot write");
+    return {};
 }
 
 } // namespace

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The library's ABI against the committed dump, by libabigail: what a program compiled against an older header
-relies on must not change. Usage: abi.py LIBRARY HEADER_DIRECTORY DUMP [--update] [FROZEN ..]
+relies on must not change. Usage: abi.py LIBRARY HEADER_DIRECTORY DUMP FROZEN|--update
 
-Additions are compatible: they are shown, and need --update (tests/abi/README.md). FROZEN: dumps of published versions (scripts/freeze), whose
-functions and fields must all be there as they were. If abidw or abidiff is missing, the
+Additions are compatible: they are shown, and need --update (tests/abi/README.md). FROZEN: the folder with a folder for each published version
+(scripts/freeze), whose functions and fields must all be there as they were. If abidw or abidiff is missing, the
 test is skipped. abidiff checks struct fields; header_values.c checks the values of macros."""
 import gzip
 import pathlib
@@ -44,12 +44,11 @@ def interface(data):
 
 
 def main():
-    library, headers, committed = sys.argv[1:4]
-    frozen = [pathlib.Path(argument) for argument in sys.argv[4:] if argument != "--update"]
+    library, headers, committed, frozen = sys.argv[1:5]
     if shutil.which("abidw") is None or shutil.which("abidiff") is None:
         print("abidw or abidiff is not installed (Debian: abigail-tools)")
         return SKIPPED
-    if "--update" in sys.argv[4:]:
+    if frozen == "--update":
         dump(library, headers, committed)
         return 0
     with tempfile.TemporaryDirectory() as directory:
@@ -64,7 +63,11 @@ def main():
             print("changed: compatible additions are committed with abi.py --update")
             return 1
         now = interface(pathlib.Path(fresh).read_bytes())
-        for path in frozen:
+        dumps = sorted(pathlib.Path(frozen).glob("*/batchllm.abi.gz"))
+        if not dumps:
+            print(f"{frozen}: no version's batchllm.abi.gz is there")
+            return 1
+        for path in dumps:
             before = interface(gzip.decompress(path.read_bytes()))
             changed = [name for name, what in before.items() if now.get(name) != what]
             if changed or not before:

@@ -963,6 +963,15 @@ class Demo(ProgramTest):
         self.assertIn('page-001.png\n    The page\'s fields as JSON:  ->  {"number":"', done.stdout)
         self.assertEqual(list(self.directory.iterdir()), [])
 
+    def test_what_cannot_be_written_is_said(self):
+        done = subprocess.run([PROGRAM, "demo"], capture_output=True, text=True, env={**os.environ, "TMPDIR": str(self.directory / "none")})
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "none/batchllm-demo-.*: No such file or directory")
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([PROGRAM, "demo", "--backend", "cpu"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("stdout: cannot write", done.stderr)
+
 
 class GoldenModel(ProgramTest):
     """A real, tiny model on the CPU: the program's output equals the reference."""

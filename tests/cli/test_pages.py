@@ -67,6 +67,18 @@ class Pages(unittest.TestCase):
             # Sums in another order round differently, so two about equally likely answers may swap.
             self.assertLessEqual(len(differ), 2, f"{options}: {differ}")
 
+    def test_the_report_shows_rows_with_errors(self):
+        folder = self.folder / "few"
+        write(folder, "a page that is lost", 2)
+        (folder / "page-001.png").unlink()
+        command = [PROGRAM, "run", "--backend", "cpu", "--model", PAGES / "model", "--input", folder / "rows.jsonl", "--output",
+                   folder / "answers.jsonl", "--progress", "none"]
+        self.assertEqual(subprocess.run(command, capture_output=True).returncode, 3)
+        told = subprocess.run([sys.executable, PAGES / "report.py", folder], capture_output=True, text=True)
+        self.assertEqual(told.returncode, 0, told.stderr)
+        self.assertIn("No such file or directory)", told.stdout)
+        self.assertIn("pages: 5 of 10 answers right", told.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()

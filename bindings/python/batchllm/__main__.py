@@ -318,7 +318,10 @@ def _run(given: argparse.Namespace) -> int:
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command line and returns the exit code."""
     parser = _parser()
-    given, unknown = parser.parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0] != "run" and not words[0].startswith("-"):
+        parser.error(f"{words[0]!r}: only run is a command here, others are the program's (batchllm --help)")
+    given, unknown = parser.parse_known_args(words)
     if unknown:
         near = get_close_matches(unknown[0].split("=")[0], parser.run_options(), n=1, cutoff=0.7)
         parser.error(f"unknown option {unknown[0]}" + (f" (did you mean {near[0]}?)" if near else ""))

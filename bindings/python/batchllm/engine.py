@@ -32,7 +32,7 @@ from .mistakes import mistake_of
 from .options import hinted
 from .params import Params, SamplingParams, params_column
 from .parsed import parser_of
-from .pictures import Images, folder_list, images_list, open_pictures, picture_column, picture_counts
+from .pictures import Images, folder_list, images_list, images_of, open_pictures, picture_column, picture_counts
 from .plan import Enlarge, Levels, Plan
 from .progress import Progress, ProgressOption, Reporter, reporter
 from .report import Report
@@ -324,7 +324,7 @@ class Engine:
                         left = scored.left
                         own = None
                         if pictures is not None:
-                            own = picture_column(picked(pictures[job.rows : job.rows + n], places))
+                            own = picture_column(picked(images_of(pictures, job.rows, n), places))
                         add_scored_part(engine, part, tags, scored, special, own)
                 if isinstance(column, Sparse) and len(column.given) == 0:
                     left = max(0, left - n)
@@ -838,7 +838,7 @@ class Engine:
                         self._adapters.set(engine, native_params, own)
                     own_pictures = None
                     if pictures is not None:
-                        own_pictures = picture_column(picked(pictures[first : first + len(column)], places))
+                        own_pictures = picture_column(picked(images_of(pictures, first, n), places))
                     add_part(engine, part, picked(named_tags, places), native_params, own_pictures)
                 self._log.check()
                 job.rows += n

@@ -55,6 +55,13 @@ def images_list(images: Any) -> list[Any]:
     return list(images)
 
 
+def images_of(images: Sequence[Any], first: int, n: int) -> Sequence[Any]:
+    """Those of rows [first, first + n)."""
+    if len(images) < first + n:
+        raise ValueError(f"images of {len(images)} rows for {first + n} rows")
+    return images[first : first + n]
+
+
 def picture_items(row: Any) -> tuple[Union[bytes, str], ...]:
     """A row's pictures as bytes of files and as names, which can be sent and compared. One of no such form cannot be read:
     only its row fails, not the job."""

@@ -535,6 +535,9 @@ class Formats(Files):
             self.assertRegex(done.stderr, r"\Abatchllm: .*" + words + r".*--help lists the options\n\Z")
         done = program(*same, "--backend", "cpu", "--kv-memory", "64MiB")
         self.assertEqual(done.returncode, 0, done.stderr)
+        done = subprocess.run([sys.executable, "-m", "batchllm", "demo"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"\Abatchllm: 'demo': only run is a command here, others are the program's .batchllm --help.; .*\n\Z")
 
     def test_without_pyarrow_it_is_said_what_to_install(self):
         done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['pyarrow'] = None; import batchllm.__main__ as m;"

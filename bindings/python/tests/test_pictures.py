@@ -119,6 +119,10 @@ class Pictures(unittest.TestCase):
             for few in (images[:2], images + [None]):
                 with self.assertRaisesRegex(ValueError, "images of"):
                     made.score(texts, ends, images=few)
+            for call in (made.generate, made.embed, lambda rows, images: made.score(rows, ends, images=images)):
+                for rows in ([texts[0], None, texts[1]], texts[:2] + [None]):
+                    with self.assertRaisesRegex(ValueError, "images of 2 rows for 3 rows"):
+                        call(rows, images=images[:2])
             with self.assertRaisesRegex(TypeError, "texts or conversations"):
                 made.score([[1, 2]], [[3]], images=[None])
 
