@@ -11,7 +11,7 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr std::string_view kMagic = "batchllm tuning ";
-constexpr std::string_view kFirstLine = "batchllm tuning 1\n";
+constexpr std::string_view kFirstLine = "batchllm tuning 2\n";
 constexpr size_t kMostBytes = size_t{1} << 20;
 
 uint64_t fnv1a(std::string_view text) {
@@ -64,7 +64,7 @@ bool TuningCache::parse(std::string_view text, std::string_view stamp,
         if (!take_number(&text, ' ', 1, most, &m) || !take_number(&text, ' ', 1, most, &n) ||
             !take_number(&text, ' ', 1, most, &k) || !take_number(&text, ' ', 0, 255, &element) ||
             !take_number(&text, ' ', 0, 255, &result) ||
-            !take_number(&text, ' ', 0, 1, &accumulate) ||
+            !take_number(&text, ' ', 0, 2, &accumulate) ||
             !take_number(&text, '\n', 0, kCandidates - 1, &candidate) ||
             read.size() >= kMostEntries) {
             return false;
@@ -109,7 +109,8 @@ TuningCache::TuningCache(std::string path, std::string stamp, std::string *warni
     } else if (!read->empty() && !std::string_view(*read).starts_with(kMagic)) {
         *warning = "tuning cache " + path_ + ": not such a file; not used, and left as it is";
         path_.clear();
-    } else if (!parse(*read, stamp_, &choices_)) {
+    } else if (!parse(*read, stamp_, &choices_) &&
+               (read->empty() || std::string_view(*read).starts_with(kFirstLine))) {
         *warning = "tuning cache " + path_ + ": torn or changed; not used, and written anew";
     }
 }

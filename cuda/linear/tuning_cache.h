@@ -1,13 +1,16 @@
 // Which of cuBLASLt's candidates is fastest for a shape of product, kept from run to run in a text file:
 //
-//     batchllm tuning 1
+//     batchllm tuning 2
 //     <stamp: what the choices depend on: library's version, device, ...>
 //     <m> <n> <k> <element> <result> <accumulate> <candidate>    a line each
 //     end <FNV-1a of all before it>
 //
-// A file is believed whole or not at all. The worst that a forged one can do is to name a slow
-// candidate. The library has such files inside for devices that were measured (linear/choices); a
-// choice in the user's file goes first. Without CUDA, so that it is tested anywhere.
+// accumulate: 0: y = product; 1: it is added to y; 2: y = GELU of it and a bias (Matrix::gelu_bias).
+//
+// A file is believed whole or not at all; one of another version, which has other candidates, is not. The
+// worst that a forged one can do is to name a slow candidate. The library has such files inside for devices
+// that were measured (linear/choices); a choice in the user's file goes first. Without CUDA, so that it is
+// tested anywhere.
 #pragma once
 
 #include <compare>

@@ -209,17 +209,8 @@ Status Forward::run_linear(int64_t tokens, int64_t wanted, cudaStream_t stream) 
 Status Forward::run(const Staging &staging, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool moved, parts_.reserve(stream));
     // Graphs know addresses and choices.
-    const int64_t sizes[] = {parts_.staged.tokens, parts_.staged.wanted};
-    const bool chooses_again = products_.set_timing(timing_is_due(), sizes);
     if (moved) graphs_.clear();
-    if (chooses_again) {
-        graphs_.clear([&](const Graphs::Shape &shape) {
-            return std::any_of(std::begin(sizes), std::end(sizes), [&](int64_t rows) {
-                return tuned_rows(shape.tokens) == tuned_rows(rows) ||
-                       tuned_rows(shape.wanted) == tuned_rows(rows);
-            });
-        });
-    }
+    set_timing();
     RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));
     RETURN_IF_ERROR(parts_.input.fill(staging, stream));
@@ -229,6 +220,34 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     if (graph == nullptr) return launch(stream);
     RETURN_IF_ERROR(mixers_.set_arguments(graph));
     return graph->replay(stream);
+}
+
+void Forward::set_timing() {
+    const StagedStep &step = parts_.staged;
+    std::vector<int64_t> sizes;
+    const bool due = timing_is_due();
+    if (due) {
+        sizes = layer_rows(step.tokens, step.wanted);
+        const int64_t chunk = parts_.activations.logits_rows; // of the head, which is in no graph
+        sizes.push_back(std::min(step.wanted, chunk));
+        sizes.push_back(step.wanted_tokens % chunk);
+    }
+    if (!products_.set_timing(due, sizes)) return;
+    // A product whose choice is forgotten may be in graphs of other shapes.
+    graphs_.clear([&](const Graphs::Shape &shape) {
+        for (const int64_t a : layer_rows(shape.tokens, shape.wanted)) {
+            for (const int64_t b : sizes) {
+                if (a > 0 && tuned_rows(a) == tuned_rows(b)) return true;
+            }
+        }
+        return false;
+    });
+}
+
+std::vector<int64_t> Forward::layer_rows(int64_t tokens, int64_t wanted) const {
+    std::vector<int64_t> rows = {tokens, wanted};
+    residual_.add_owned_rows(tokens, &rows);
+    return rows;
 }
 
 bool Forward::timing_is_due() {

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "backend/backend.h"
 #include "device/staging.h"
@@ -68,6 +69,9 @@ class Forward {
     Status layer(size_t index, cudaStream_t stream);
     // Whether products are timed in the staged step, because the steps of its range of rows are many.
     bool timing_is_due();
+    void set_timing(); // so; graphs with products whose algorithms are chosen again are dropped
+    // Numbers of rows of products in the layers of such a step; some may be none's.
+    std::vector<int64_t> layer_rows(int64_t tokens, int64_t wanted) const;
     // The graph of the staged step's launches; null: it has none yet, or cannot have one.
     Graph *captured(cudaStream_t stream);
 

@@ -64,11 +64,10 @@ class Graphs {
     // After a failure in between: steps are launched from now on.
     void give_up(cudaStream_t stream);
     void clear(); // the addresses have changed
-    // Those of such shapes: other kernels are launched from now on.
+    // Those of such shapes: other kernels are launched from now on. The next step of such a shape is not due: what is
+    // timed when it is first launched cannot be captured.
     template <typename Of> void clear(const Of &of) {
-        for (Entry &entry : entries_) {
-            if (of(entry.shape)) entry.graph.clear();
-        }
+        entries_.remove_if([&](const Entry &entry) { return of(entry.shape); });
     }
 
     int64_t captured() const { return captured_; }

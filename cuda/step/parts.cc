@@ -120,7 +120,8 @@ Status StepParts::stage(const TokenBatch &batch, std::span<const int32_t> wanted
                         int64_t sample_rows, Staging *staging) {
     const auto tokens = static_cast<int64_t>(batch.tokens.size());
     const auto wanted_tokens = static_cast<int64_t>(wanted.size());
-    staged = {padded_rows(tokens), padded_rows(wanted_tokens), wanted_tokens < tokens, sample_rows};
+    staged = {padded_rows(tokens), padded_rows(wanted_tokens), wanted_tokens < tokens, sample_rows,
+              wanted_tokens};
     RETURN_IF_ERROR(input.stage<int32_t>(kTokens, batch.tokens, staged.tokens, 0, staging));
     RETURN_IF_ERROR(input.stage<int32_t>(kPositions, batch.positions, staged.tokens, 0, staging));
     RETURN_IF_ERROR(input.stage<int32_t>(kWanted, wanted, staged.wanted, 0, staging));

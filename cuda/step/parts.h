@@ -27,6 +27,7 @@ struct StagedStep {
     int64_t tokens = 0, wanted = 0; // rounded up
     bool gather = false;            // not all tokens are wanted
     int64_t sample_rows = 0;
+    int64_t wanted_tokens = 0; // not rounded
 };
 
 // Rows of the residual stream that a launch works on: all tokens, or the wanted ones.

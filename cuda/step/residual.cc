@@ -142,6 +142,13 @@ std::vector<ResidualStream::Room> ResidualStream::part_rooms(const StepRows &row
     return rooms;
 }
 
+void ResidualStream::add_owned_rows(int64_t tokens, std::vector<int64_t> *rows) const {
+    if (!parts_.peers.owns_rows || tokens < parts_.options.owned_rows) return;
+    for (int32_t r = 0; r < parts_.peers.signals.ranks; ++r) {
+        rows->push_back(owned(tokens, r).count);
+    }
+}
+
 // Of the rows that this rank owns alone, and to all ranks.
 void ResidualStream::make_own(const StepRows &rows, AddNormArguments *addition) const {
     AddNormArguments &a = *addition;

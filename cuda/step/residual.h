@@ -68,6 +68,8 @@ class ResidualStream {
         void *data;
     };
     std::vector<Room> part_rooms(const StepRows &rows) const;
+    // Rooms' numbers of rows in steps of so many tokens, where ranks may own some.
+    void add_owned_rows(int64_t tokens, std::vector<int64_t> *rows) const;
     // That addition. bias: that one of the ranks has.
     Status add_up(const float *bias, const StepRows &rows, AddNormArguments addition,
                   cudaStream_t stream);

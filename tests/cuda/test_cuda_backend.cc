@@ -331,6 +331,36 @@ void graphs_follow_memory_that_grows(void **) {
     assert_true(with->step().graphs().replayed() >= 3);
 }
 
+// Products of a size are timed once 64 steps have had it. Their graph is captured anew after that step, which is launched.
+void graphs_go_on_when_products_have_been_timed(void **) {
+    const Golden golden = read_golden("golden/llama_bias_f32");
+    const auto model = load(golden);
+    const auto backend = make_backend(*model, "f16", {{"tuning", "1"}});
+    const SamplingParams params;
+    TokenBatch batch;
+    batch.pages.resize(1);
+    batch.tokens = {1};
+    batch.positions = {0};
+    batch.nodes.push_back({-1, 0, 1, 0, 1, false});
+    batch.pages[0].nodes.push_back({0, 0});
+    batch.pages[0].list.push_back(0);
+    OutputRow row{};
+    row.sample.params = &params;
+    batch.outputs.push_back(row);
+    BatchOutput output;
+    const auto run = [&](int steps) {
+        for (int i = 0; i < steps; ++i) check(backend->run(batch, &output));
+    };
+    const cuda::Graphs &graphs = backend->step().graphs();
+    run(64);
+    assert_int_equal(graphs.captured(), 1);
+    assert_int_equal(graphs.replayed(), 62);
+    run(16); // one is timed, one captured
+    assert_true(graphs.on);
+    assert_int_equal(graphs.captured(), 2);
+    assert_int_equal(graphs.replayed(), 62 + 14);
+}
+
 } // namespace
 
 int main() {
@@ -345,6 +375,7 @@ int main() {
         cmocka_unit_test(the_backend_feeds_what_the_device_samples),
         cmocka_unit_test(graphs_change_no_bit),
         cmocka_unit_test(graphs_follow_memory_that_grows),
+        cmocka_unit_test(graphs_go_on_when_products_have_been_timed),
         cmocka_unit_test(attention_in_a_launch_a_kind_changes_no_bit),
         cmocka_unit_test(overlap_changes_no_token),
     };

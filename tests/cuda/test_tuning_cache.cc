@@ -21,7 +21,7 @@ const char *const kStamp = "cuBLASLt 130000, 64 MiB, NVIDIA H200";
 Choices some() {
     Choices choices;
     for (int32_t i = 0; i < 20; ++i) {
-        choices[{16 * (i + 1), 4096, 14336, 1, i % 3, i % 2}] = i % TuningCache::kCandidates;
+        choices[{16 * (i + 1), 4096, 14336, 1, i % 2, i % 3}] = i % TuningCache::kCandidates;
     }
     return choices;
 }
@@ -153,8 +153,9 @@ void the_librarys_own_files_are_whole_and_say_which_device(void **) {
 }
 
 // A file with a correct checksum may still contain anything.
-std::string with_sum(const std::string &lines) {
-    std::string text = "batchllm tuning 1\n" + std::string(kStamp) + "\n" + lines;
+std::string with_sum(const std::string &lines, const char *version = "2") {
+    std::string text =
+        std::string("batchllm tuning ") + version + "\n" + std::string(kStamp) + "\n" + lines;
     uint64_t hash = 0xcbf29ce484222325u;
     for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
     char end[32];
@@ -167,7 +168,7 @@ void forged_lines_are_refused(void **) {
     assert_true(TuningCache::parse(with_sum("16 8 8 1 1 0 63\n"), kStamp, &read));
     assert_int_equal(read.size(), 1);
     for (const char *line :
-         {"16 8 8 1 1 0 64\n", "16 8 8 1 1 0 -1\n", "0 8 8 1 1 0 1\n", "16 8 8 1 1 2 1\n",
+         {"16 8 8 1 1 0 64\n", "16 8 8 1 1 0 -1\n", "0 8 8 1 1 0 1\n", "16 8 8 1 1 3 1\n",
           "16 8 8 1 1 0\n", "16 8 8 1 1 0 1 1\n", "16 8 8 1 1 0 99999999999999999999\n",
           "4294967296 8 8 1 1 0 1\n", "\n", "16 8 8 1 1 0 1", " 16 8 8 1 1 0 1\n", "end 0\n"}) {
         assert_false(TuningCache::parse(with_sum(line), kStamp, &read));
@@ -177,6 +178,25 @@ void forged_lines_are_refused(void **) {
         many += std::to_string(i + 1) + " 8 8 1 1 0 1\n";
     }
     assert_false(TuningCache::parse(with_sum(many), kStamp, &read));
+}
+
+// Its candidates were others. It is no damage, and so there is no warning.
+void another_versions_file_is_written_anew(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("choices");
+    for (const char *version : {"1", "3"}) {
+        directory.write("choices", with_sum("16 8 8 1 1 0 0\n", version));
+        std::string warning;
+        TuningCache cache = opened(path, &warning);
+        assert_string_equal(warning.c_str(), "");
+        assert_int_equal(cache.find({16, 8, 8, 1, 1, 0}), -1);
+        cache.add({1, 2, 3, 0, 0, 0}, 1);
+        cache.save();
+        const TuningCache again = opened(path, &warning);
+        assert_string_equal(warning.c_str(), "");
+        assert_int_equal(again.find({1, 2, 3, 0, 0, 0}), 1);
+        assert_int_equal(again.find({16, 8, 8, 1, 1, 0}), -1);
+    }
 }
 
 void another_persons_file_is_left_alone(void **) {
@@ -230,6 +250,7 @@ int main() {
         cmocka_unit_test(the_librarys_own_files_are_whole_and_say_which_device),
         cmocka_unit_test(torn_and_changed_files_are_not_believed),
         cmocka_unit_test(forged_lines_are_refused),
+        cmocka_unit_test(another_versions_file_is_written_anew),
         cmocka_unit_test(another_persons_file_is_left_alone),
         cmocka_unit_test(a_place_that_cannot_be_written_is_harmless),
         cmocka_unit_test(the_default_is_in_the_users_cache),

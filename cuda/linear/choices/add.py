@@ -4,6 +4,8 @@ import pathlib
 import re
 import sys
 
+FIRST_LINE = "batchllm tuning 2\n"
+
 
 def sum_of(text):
     """FNV-1a, as linear/tuning_cache.cc has it."""
@@ -17,8 +19,8 @@ def read(path):
     """(stamp, {key: candidate}); ends with an error if the file is not whole."""
     text = path.read_text()
     body = text[:text.rfind("end ")]
-    if not body.startswith("batchllm tuning 1\n") or text != body + sum_of(body):
-        sys.exit(f"{path}: torn, or not a tuning cache")
+    if not body.startswith(FIRST_LINE) or text != body + sum_of(body):
+        sys.exit(f"{path}: torn, or not a tuning cache of this version")
     _, stamp, *lines = body.splitlines()
     return stamp, {tuple(map(int, line.split()[:6])): int(line.split()[6]) for line in lines}
 
@@ -30,7 +32,7 @@ def main():
         kept = here / (re.sub(r"[^A-Za-z0-9.]", "-", stamp) + ".txt")
         before = read(kept)[1] if kept.exists() else {}
         both = {**before, **choices}
-        body = f"batchllm tuning 1\n{stamp}\n" + "".join(" ".join(map(str, key)) + f" {both[key]}\n" for key in sorted(both))
+        body = f"{FIRST_LINE}{stamp}\n" + "".join(" ".join(map(str, key)) + f" {both[key]}\n" for key in sorted(both))
         kept.write_text(body + sum_of(body))
         print(f"{kept.name}: {len(both)} choices, {len(both) - len(before)} of them new")
 
