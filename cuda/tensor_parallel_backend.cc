@@ -27,29 +27,30 @@ int64_t weight_bytes_of(const Model &part, const ForwardOptions &forward) {
     gpu.gpu = true;
     const int64_t wide = dtype_bytes(forward.element);
     int64_t bytes = weight_bytes(gpu, part, forward.element).all;
-    if (wide == 4 || forward.quantize == Quantize::none) return bytes;
+    if (wide == 4) return bytes;
+    const bool none = forward.quantize == Quantize::none, fp8 = forward.quantize == Quantize::fp8;
     for_each_tensor(part, [&](const Tensor &tensor) {
         const bool of_layer = tensor.name != part.head.values.name &&
                               tensor.name != part.embedding.name && tensor.columns > 1;
-        const bool wide_one = forward.quantize == Quantize::fp8 && part.quantization == nullptr;
-        if (tensor.dtype == DType::e4m3 || (wide_one && of_layer)) {
+        const bool wide_one = fp8 && part.quantization == nullptr;
+        if ((tensor.dtype == DType::e4m3 && !none) || (wide_one && of_layer)) {
             bytes -= (wide - 1) * tensor.rows * tensor.columns;
         }
     });
-    if (forward.quantize != Quantize::fp8) return bytes;
-    // What is in four bits is rounded to e4m3 too, but for integers that steps round and experts in mxfp4; experts that cannot
-    // be in e4m3 are widened (step/weights.cc).
+    if (!none && !fp8) return bytes;
+    // What is in four bits is widened; or it is rounded to e4m3, where that may be, but for integers that steps round and
+    // experts in mxfp4 (step/weights.cc).
     size_t available = 0, total = 0;
     if (cudaMemGetInfo(&available, &total) != cudaSuccess) return bytes;
-    const bool in_steps = rounds_in_steps(part, forward, total);
-    const auto rounded = [&](const Layer &layer, int64_t rows, int64_t columns,
-                             const Packing &packing, int64_t matrices) {
-        bool fits = takes_e4m3(rows, columns, Scaling::rows);
+    const bool in_steps = fp8 && rounds_in_steps(part, forward, total);
+    const auto expand = [&](const Layer &layer, int64_t rows, int64_t columns,
+                            const Packing &packing, int64_t matrices) {
+        bool fits = fp8 && takes_e4m3(rows, columns, Scaling::rows);
         if (matrices > 1) {
             const Experts &experts = *layer.experts();
             const FeedForward &one = experts.each.front();
             const bool may =
-                forward.experts == GroupedKernel::sm90 && !layer.parallel && !experts.before;
+                fp8 && forward.experts == GroupedKernel::sm90 && !layer.parallel && !experts.before;
             if (may && packing.form == PackedForm::mxfp4 && one.gate &&
                 experts_take_mxfp4_e4m3(part.hidden, one.width, one.activation)) {
                 return;
@@ -62,7 +63,7 @@ int64_t weight_bytes_of(const Model &part, const ForwardOptions &forward) {
         bytes += matrices *
                  (rows * columns * (fits ? 1 : wide) - packed_bytes(packing.form, rows, columns));
     };
-    for_each_packed(part, forward.element, rounded);
+    for_each_packed(part, forward.element, expand);
     return bytes;
 }
 
