@@ -11,27 +11,59 @@
 #include "backend/gpu/step_buffers.h"
 #include "backend/sim/device_memory.h"
 #include "backend_options.h"
+#include "experts/grouped.h"
+#include "four_bits/product.h"
+#include "linear/scaling.h"
 #include "model/parts.h"
 #include "step/supported.h"
 
 namespace batchllm::cuda {
 namespace {
 
-// What the weights will take. Which matrices can be in e4m3 is not known before they are loaded: all that may be.
+// What the weights will take. Which matrices can be in e4m3 is not known before they are loaded: all that may be, as far as
+// their shapes go those in four bits.
 int64_t weight_bytes_of(const Model &part, const ForwardOptions &forward) {
     DeviceCosts gpu;
     gpu.gpu = true;
     const int64_t wide = dtype_bytes(forward.element);
     int64_t bytes = weight_bytes(gpu, part, forward.element).all;
-    if (wide == 4 || forward.quantize == Quantize::none) return bytes;
+    if (wide == 4) return bytes;
+    const bool none = forward.quantize == Quantize::none, fp8 = forward.quantize == Quantize::fp8;
     for_each_tensor(part, [&](const Tensor &tensor) {
         const bool of_layer = tensor.name != part.head.values.name &&
                               tensor.name != part.embedding.name && tensor.columns > 1;
-        const bool wide_one = forward.quantize == Quantize::fp8 && part.quantization == nullptr;
-        if (tensor.dtype == DType::e4m3 || (wide_one && of_layer)) {
+        const bool wide_one = fp8 && part.quantization == nullptr;
+        if ((tensor.dtype == DType::e4m3 && !none) || (wide_one && of_layer)) {
             bytes -= (wide - 1) * tensor.rows * tensor.columns;
         }
     });
+    if (!none && !fp8) return bytes;
+    // What is in four bits is widened; or it is rounded to e4m3, where that may be, but for integers that steps round and
+    // experts in mxfp4 (step/weights.cc).
+    size_t available = 0, total = 0;
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess) return bytes;
+    const bool in_steps = fp8 && rounds_in_steps(part, forward, total);
+    const auto expand = [&](const Layer &layer, int64_t rows, int64_t columns,
+                            const Packing &packing, int64_t matrices) {
+        bool fits = fp8 && takes_e4m3(rows, columns, Scaling::rows);
+        if (matrices > 1) {
+            const Experts &experts = *layer.experts();
+            const FeedForward &one = experts.each.front();
+            const bool may =
+                fp8 && forward.experts == GroupedKernel::sm90 && !layer.parallel && !experts.before;
+            if (may && packing.form == PackedForm::mxfp4 && one.gate &&
+                experts_take_mxfp4_e4m3(part.hidden, one.width, one.activation)) {
+                return;
+            }
+            fits = may && !one.gate.bias && !one.up.bias && !one.down.bias &&
+                   experts_take_e4m3(part.hidden, one.width, one.activation);
+        } else if (in_steps && is_int4(packing.form)) {
+            return;
+        }
+        bytes += matrices *
+                 (rows * columns * (fits ? 1 : wide) - packed_bytes(packing.form, rows, columns));
+    };
+    for_each_packed(part, forward.element, expand);
     return bytes;
 }
 

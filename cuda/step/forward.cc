@@ -133,13 +133,9 @@ Status Forward::load() {
     load.seed = options.seed;
     load.threads = options.threads;
     load.quantize = options.quantize;
-    int64_t elements = 0;
-    for_each_tensor(parts_.model, [&](const Tensor &t) { elements += t.rows * t.columns; });
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
-    load.rounds_in_steps =
-        !options.reproducible &&
-        static_cast<double>(elements) > options.most_in_e4m3 * static_cast<double>(total);
+    load.rounds_in_steps = rounds_in_steps(parts_.model, options, total);
     // In f32 nothing is rounded that need not be.
     load.experts_in_e4m3 = options.experts == GroupedKernel::sm90 && options.element != DType::f32;
     load.takes = [this](int64_t rows, int64_t columns, Scaling scaling, bool ends) {

@@ -1,6 +1,7 @@
 // With what a step is computed: types, kernels, and what is tuned or measured.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -70,5 +71,7 @@ struct ForwardOptions {
 
 // What buffers depend on, but for matrices in e4m3.
 StepForm step_form(const Model &model, const ForwardOptions &options);
+// LoadOptions::rounds_in_steps, on a device of so much memory.
+bool rounds_in_steps(const Model &model, const ForwardOptions &options, size_t memory_bytes);
 
 } // namespace batchllm::cuda

@@ -48,6 +48,13 @@ StepForm step_form(const Model &model, const ForwardOptions &options) {
     return form;
 }
 
+bool rounds_in_steps(const Model &model, const ForwardOptions &options, size_t memory_bytes) {
+    int64_t elements = 0;
+    for_each_tensor(model, [&](const Tensor &t) { elements += t.rows * t.columns; });
+    return !options.reproducible &&
+           static_cast<double>(elements) > options.most_in_e4m3 * static_cast<double>(memory_bytes);
+}
+
 StepParts::StepParts(const Model &described, const ForwardOptions &chosen)
     : model(described), options(chosen), rows(padded_rows(chosen.step_tokens)),
       kv(described, chosen.kv_type()),

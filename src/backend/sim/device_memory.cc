@@ -16,13 +16,14 @@ constexpr int64_t driver_bytes = int64_t{1151} << 20;
 // On a CPU, it only has to be the same for measuring a device and for predicting a job.
 constexpr int64_t cpu_bytes = int64_t{2} << 30;
 
-// Calls act(rows, columns, packing, matrices) with those that stay in four bits; matrices: experts, or 1.
-template <typename Act> void for_each_packed(const Model &model, DType element, const Act &act) {
+} // namespace
+
+void for_each_packed(const Model &model, DType element, const ActOnPacked &act) {
     for (const Layer &layer : model.layers) {
         const PackedLayer packed = packed_layer(model, layer, element);
         const auto one = [&](const std::optional<Packing> &packing, int64_t rows, int64_t columns,
                              int64_t matrices) {
-            if (packing) act(rows, columns, *packing, matrices);
+            if (packing) act(layer, rows, columns, *packing, matrices);
         };
         one(packed.first, first_rows(layer.mixer), model.hidden, 1);
         one(packed.last, model.hidden, last_columns(layer.mixer), 1);
@@ -39,8 +40,6 @@ template <typename Act> void for_each_packed(const Model &model, DType element, 
     }
 }
 
-} // namespace
-
 WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType element) {
     int64_t elements = 0;
     for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
@@ -55,7 +54,8 @@ WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType ele
     if (model.tower != nullptr) bytes.all += tower_weight_bytes(*model.tower, element);
     if (!costs.gpu) return bytes;
     for_each_packed(model, element,
-                    [&](int64_t rows, int64_t columns, const Packing &packing, int64_t matrices) {
+                    [&](const Layer &, int64_t rows, int64_t columns, const Packing &packing,
+                        int64_t matrices) {
                         const int64_t packed = matrices * packed_bytes(packing.form, rows, columns);
                         bytes.in_four_bits += packed;
                         bytes.all += packed - matrices * rows * columns * dtype_bytes(element);
@@ -71,7 +71,8 @@ StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool r
     form.residual = residual_type(form.element);
     if (reproducible) form.partials = most_partials(model.max_positions);
     for_each_packed(model, form.element,
-                    [&](int64_t rows, int64_t columns, const Packing &packing, int64_t matrices) {
+                    [&](const Layer &, int64_t rows, int64_t columns, const Packing &packing,
+                        int64_t matrices) {
                         if (matrices > 1) return;
                         if (packing.ordered) form.taken = std::max(form.taken, columns);
                         if (!reproducible) form.expanded = std::max(form.expanded, rows * columns);

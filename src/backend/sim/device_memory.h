@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
+#include "backend/gpu/packed_form.h"
 #include "backend/gpu/step_buffers.h"
 #include "backend/sim/device_costs.h"
 #include "model/model.h"
@@ -24,6 +26,11 @@ struct WeightBytes {
     int64_t in_four_bits = 0;
 };
 WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType element);
+
+// Calls act(layer, rows, columns, packing, matrices) with those that stay in four bits; matrices: experts, or 1.
+using ActOnPacked = std::function<void(const Layer &layer, int64_t rows, int64_t columns,
+                                       const Packing &packing, int64_t matrices)>;
+void for_each_packed(const Model &model, DType element, const ActOnPacked &act);
 
 // What a rank takes beside its part and its buffers, for NCCL above all: from the pages left on two H100s, with NCCL 2.28.9.
 inline constexpr int64_t rank_bytes = int64_t{1340} << 20;
