@@ -9,16 +9,25 @@
 #include <utility>
 
 #include "backend/gpu/step_buffers.h"
+#include "backend/gpu/tower_buffers.h"
 #include "backend/sim/device_memory.h"
+#include "backend/state_memory.h"
 #include "backend_options.h"
 #include "experts/grouped.h"
 #include "four_bits/product.h"
 #include "linear/scaling.h"
 #include "model/parts.h"
 #include "step/supported.h"
+#include "step/tower.h"
 
 namespace batchllm::cuda {
 namespace {
+
+// Whether the tower is loaded, if one device has the whole model.
+bool has_pictures(const Model &model, const ForwardOptions &forward) {
+    return model.tower != nullptr && forward.pictures &&
+           StepTower::missing(model, forward.element) == nullptr;
+}
 
 // What the weights will take. Which matrices can be in e4m3 is not known before they are loaded: all that may be, as far as
 // their shapes go those in four bits.
@@ -27,6 +36,9 @@ int64_t weight_bytes_of(const Model &part, const ForwardOptions &forward) {
     gpu.gpu = true;
     const int64_t wide = dtype_bytes(forward.element);
     int64_t bytes = weight_bytes(gpu, part, forward.element).all;
+    if (part.tower != nullptr && !has_pictures(part, forward)) {
+        bytes -= tower_weight_bytes(*part.tower, forward.element);
+    }
     if (wide == 4) return bytes;
     const bool none = forward.quantize == Quantize::none, fp8 = forward.quantize == Quantize::fp8;
     for_each_tensor(part, [&](const Tensor &tensor) {
@@ -92,10 +104,17 @@ Result<RankChoice> choose_ranks_here(const Model &model, const BackendOptions &o
         ASSIGN_OR_RETURN(const CudaOptions read, read_options(part, options, properties));
         const StepBuffers buffers =
             step_buffers(part, step_form(part, read.forward), read.forward.step_tokens);
-        return static_cast<int64_t>(available) - weight_bytes_of(part, read.forward) -
-               buffers.total() - (part.ranks > 1 ? rank_bytes : 0);
+        int64_t bytes = static_cast<int64_t>(available) - weight_bytes_of(part, read.forward) -
+                        buffers.total() - (part.ranks > 1 ? rank_bytes : 0);
+        if (has_pictures(part, read.forward)) {
+            bytes -=
+                tower_bytes_on_gpu(part, read.forward.element, read.forward.residual,
+                                   read.forward.step_tokens, static_cast<int64_t>(total), bytes);
+        }
+        return pool_share(options, bytes, gpu_kv_fraction);
     };
-    return choose_ranks(model, count, whole.forward.kv_type(), left);
+    const MostRanks most = most_gpu_ranks(has_pictures(model, whole.forward), options.reproducible);
+    return choose_ranks(model, count, most, whole.forward.kv_type(), left);
 }
 
 Result<std::unique_ptr<TensorParallelBackend>>

@@ -37,11 +37,11 @@ Result<PredictOptions> read_options(const batchllm_predict_options *options) {
     return read;
 }
 
-batchllm_prediction as_struct(const Prediction &prediction, size_t devices) {
+batchllm_prediction as_struct(const Prediction &prediction) {
     const batchllm_stats &stats = prediction.stats;
     batchllm_prediction full{};
     full.struct_size = sizeof full;
-    full.devices = static_cast<int32_t>(devices);
+    full.devices = prediction.devices;
     full.rows = stats.rows;
     full.steps = stats.steps;
     full.logical_prompt_tokens = stats.logical_prompt_tokens;
@@ -118,7 +118,7 @@ int32_t batchllm_plan_predict(const batchllm_plan *plan, const int32_t *tokens,
                          ParamsColumn::open(params, params_count, rows->column.n));
         ASSIGN_OR_RETURN(const Prediction prediction,
                          predict(plan->plan, rows->column, column, engine, read));
-        const batchllm_prediction full = as_struct(prediction, engine.devices.size());
+        const batchllm_prediction full = as_struct(prediction);
         return api::copy_out("out", &full, sizeof full, out);
     });
 }

@@ -332,7 +332,7 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
 }
 
 Result<ProbedDevice> probe_device(const EngineOptions &options) {
-    EngineOptions own = options;
+    EngineOptions own = options.tensor_parallel == 0 ? options.with_ranks(1) : options;
     if (own.backend == "auto" || own.backend == "cuda") {
         ASSIGN_OR_RETURN(const std::unique_ptr<ProbeModel> model, probe_model(false));
         own.backend = "cuda";

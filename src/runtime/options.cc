@@ -144,7 +144,8 @@ EngineOptions EngineOptions::with_ranks(int32_t ranks) const {
 
 std::vector<int32_t> EngineOptions::first_devices() const {
     std::vector<int32_t> first;
-    for (size_t i = 0; i < devices.size(); i += static_cast<size_t>(tensor_parallel)) {
+    const auto ranks = static_cast<size_t>(std::max(1, tensor_parallel));
+    for (size_t i = 0; i < devices.size(); i += ranks) {
         first.push_back(devices[i]);
     }
     return first;
@@ -153,7 +154,7 @@ std::vector<int32_t> EngineOptions::first_devices() const {
 BackendOptions EngineOptions::of_backend(size_t index) const {
     BackendOptions own = backend_options;
     own.devices.clear();
-    const auto ranks = static_cast<size_t>(tensor_parallel);
+    const auto ranks = static_cast<size_t>(std::max(1, tensor_parallel));
     for (size_t i = index * ranks; i < (index + 1) * ranks; ++i) {
         own.devices.append(own.devices.empty() ? "" : ",").append(std::to_string(devices[i]));
     }

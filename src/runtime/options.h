@@ -59,7 +59,7 @@ struct EngineOptions {
     std::vector<int32_t> devices_to_choose_from() const {
         return backend_options.devices.empty() ? std::vector<int32_t>() : devices;
     }
-    std::vector<int32_t> first_devices() const; // [backends]
+    std::vector<int32_t> first_devices() const; // [backends]; undecided: all
     BackendOptions of_backend(size_t index) const;
 };
 

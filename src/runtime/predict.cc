@@ -32,6 +32,12 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     return own;
 }
 
+bool has_option(const EngineOptions &options, const char *key, const char *value) {
+    const auto &extra = options.backend_options.extra;
+    const std::pair<std::string, std::string> wanted(key, value);
+    return std::find(extra.begin(), extra.end(), wanted) != extra.end();
+}
+
 std::string quantize_of(const EngineOptions &options) {
     std::string quantize = "stored"; // the default of the CUDA backend
     for (const auto &[key, value] : options.backend_options.extra) {
@@ -119,6 +125,10 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
                          of.model_dir.c_str());
         }
         if (quantize_of(options) == "none") model.quantization = nullptr; // all in 16 bits
+        if (has_option(options, "pictures", "0")) {
+            model.tower = nullptr;
+            model.no_tower = "the backend option pictures is 0";
+        }
         loaded.model = std::make_unique<Model>(std::move(model));
         EngineOptions chosen = of;
         if (of.tensor_parallel == 0) {
@@ -127,6 +137,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
                                               of.devices_to_choose_from(), costs));
             chosen = take_ranks(of, choice, &loaded);
         }
+        prediction.devices = static_cast<int32_t>(chosen.devices.size());
         if (chosen.tensor_parallel > 1) {
             prediction.device += ", " + std::to_string(chosen.tensor_parallel) + " as one";
         }

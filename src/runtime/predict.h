@@ -21,6 +21,7 @@ struct PredictOptions {
 
 struct Prediction {
     std::string device;
+    int32_t devices = 1;
     double common_prefix_cost = 0; // there, as of batchllm_plan_options
     StepSeconds parts;             // sum over all devices
     WeightBytes weights;           // on each

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../../bench/predict_job.h"
+#include "backend/gpu/tower_buffers.h"
 #include "backend/sim/device_memory.h"
 #include "backend/sim/sim_backend.h"
 #include "base/cache_path.h"
@@ -61,10 +62,13 @@ batchllm_params params_of(int32_t max_tokens) {
 }
 
 int32_t predict_rows(const Rows &rows, const batchllm_plan *plan, const std::string &model,
-                     const char *device, int64_t expected, batchllm_prediction *out) {
+                     const char *device, int64_t expected, batchllm_prediction *out,
+                     const char *devices = nullptr, const char *extra = nullptr) {
     batchllm_engine_options engine;
     batchllm_engine_options_init(&engine, sizeof engine);
     engine.model_dir = model.c_str();
+    engine.devices = devices;
+    engine.backend_options = extra;
     batchllm_predict_options options;
     batchllm_predict_options_init(&options, sizeof options);
     options.device = device;
@@ -677,6 +681,136 @@ void auto_takes_the_fewest_devices_that_leave_room(void **) {
         choose_sim_ranks(&large, {}, {}, named_device_costs("h200").value()).value().ranks, 2);
 }
 
+// What the backends can do with several devices, and what the options leave of their memory.
+void auto_takes_no_more_devices_than_can_do_what_is_asked(void **) {
+    Model large = bench_model("Llama-3.3-70B").value().model;
+    DeviceCosts costs = named_device_costs("h100").value();
+    BackendOptions options;
+    const auto chosen = [&](int32_t devices) {
+        std::vector<int32_t> numbers(static_cast<size_t>(devices));
+        std::iota(numbers.begin(), numbers.end(), 0);
+        return choose_sim_ranks(&large, options, numbers, costs).value();
+    };
+    const auto says = [](const RankChoice &choice, const char *words) {
+        if (std::strstr(choice.reason.c_str(), words) == nullptr)
+            fail_msg("%s", choice.reason.c_str());
+    };
+    options.reproducible = true;
+    assert_int_equal(chosen(8).ranks, 2);
+    says(chosen(8), "; more devices are not reproducible");
+    assert_int_equal(chosen(7).ranks, 1);
+    options.reproducible = false;
+    assert_int_equal(chosen(8).ranks, 4);
+
+    costs.memory_bytes = int64_t{20} << 30; // too little for each of four parts
+    assert_int_equal(chosen(4).ranks, 4);
+    says(chosen(4), "4 devices would need ");
+    says(chosen(4), " more on each, the least; 1 device would need ");
+    costs.gpu = false; // as the engine
+    assert_int_equal(chosen(4).ranks, 1);
+
+    costs = named_device_costs("h200").value();
+    assert_int_equal(chosen(8).ranks, 2);
+    for (const double fraction : {0.2, 0.9}) {
+        options.kv_memory_fraction = fraction;
+        assert_int_equal(chosen(8).ranks, fraction < 0.5 ? 4 : 2);
+    }
+    options.kv_memory_fraction = 0;
+    for (const int64_t bytes : {int64_t{2} << 30, int64_t{60} << 30, INT64_MAX}) {
+        options.adapter_memory_bytes = bytes;
+        assert_int_equal(chosen(4).ranks, bytes < int64_t{10} << 30 ? 2 : 4);
+    }
+    says(chosen(4), "4 devices would need ");
+    options.adapter_memory_bytes = 0;
+    options.kv_memory_bytes = int64_t{100} << 30;
+    assert_int_equal(chosen(4).ranks, 4); // on two there is not as much
+    says(chosen(4), "2 devices would need ");
+    options.kv_memory_bytes = 0;
+
+    large.tower = describe_model("golden/qwen3_vl_pictures").value().tower;
+    assert_int_equal(chosen(8).ranks, 1);
+    says(chosen(8), "; more devices as one compute no pictures");
+}
+
+// Adapters have memory of their own only where it is asked for.
+void keys_and_values_get_what_adapters_leave(void **) {
+    const DeviceCosts costs = named_device_costs("h100").value();
+    const Model model = bench_model("Mistral-7B").value().model;
+    BackendOptions options;
+    const auto bytes = [&] {
+        const SimOptions read = read_sim_options(&model, options, costs).value();
+        return read.pages * read.page_tokens * read.slot_bytes;
+    };
+    const int64_t all = bytes();
+    options.adapter_memory_bytes = int64_t{1} << 30; // in what is not for keys and values
+    assert_int_equal(bytes(), all);
+    options.adapter_memory_bytes = int64_t{32} << 30;
+    const double share = static_cast<double>(all) / 0.9 - 34.0 * (1 << 30); // 1/16 is wasted
+    assert_true(std::abs(static_cast<double>(bytes()) / share - 1) < 1e-3);
+}
+
+void parts_on_gpus_have_no_tower(void **) {
+    const DeviceCosts costs = named_device_costs("h200").value();
+    Model model = bench_model("Mistral-7B").value().model;
+    BackendOptions options;
+    const auto read = [&](const char *ranks) {
+        options.extra = {{"tensor_parallel", ranks}};
+        return read_sim_options(&model, options, costs).value();
+    };
+    const SimOptions text = read("1"), texts = read("2");
+    model.tower = describe_model("golden/qwen3_vl_pictures").value().tower;
+    assert_true(read("1").pictures && read("1").pages < text.pages);
+    assert_true(!read("2").pictures && read("2").pages == texts.pages);
+}
+
+// 70B takes two H200s, of which none was named.
+void a_prediction_counts_the_devices_that_auto_takes(void **) {
+    const Rows rows;
+    batchllm_plan *plan = rows.plan();
+    const TemporaryDirectory files;
+    files.write("config.json", bench_model("Llama-3.3-70B").value().config);
+    batchllm_prediction out;
+    const char *devices = nullptr, *extra = "tensor_parallel=auto";
+    const auto predicted = [&](const std::string &model) {
+        assert_int_equal(predict_rows(rows, plan, model, "h200", 0, &out, devices, extra),
+                         BATCHLLM_OK);
+        return out;
+    };
+    assert_int_equal(predicted(files.path()).devices, 2);
+    devices = "0-3";
+    assert_int_equal(predicted(files.path()).devices, 4);
+    batchllm_plan_destroy(plan);
+}
+
+void without_pictures_a_prediction_has_no_tower(void **) {
+    const std::vector<int32_t> tokens(100, 5);
+    const std::vector<int64_t> offsets = {0, 40, 100};
+    batchllm_plan *plan = nullptr;
+    assert_int_equal(
+        batchllm_plan_create(2, tokens.data(), offsets.data(), nullptr, nullptr, nullptr, &plan),
+        BATCHLLM_OK);
+    const auto weights = [&](const char *extra) {
+        batchllm_engine_options engine;
+        batchllm_engine_options_init(&engine, sizeof engine);
+        engine.model_dir = "golden/qwen3_vl_pictures";
+        engine.backend_options = extra;
+        batchllm_predict_options options;
+        batchllm_predict_options_init(&options, sizeof options);
+        options.device = "h200";
+        const batchllm_params params = params_of(4);
+        batchllm_prediction out{};
+        out.struct_size = sizeof out;
+        assert_int_equal(batchllm_plan_predict(plan, tokens.data(), offsets.data(), &params, 1,
+                                               &engine, &options, &out),
+                         BATCHLLM_OK);
+        return out.weight_bytes;
+    };
+    const Model model = describe_model("golden/qwen3_vl_pictures").value();
+    assert_int_equal(weights(nullptr) - weights("pictures=0"),
+                     tower_weight_bytes(*model.tower, DType::bf16));
+    batchllm_plan_destroy(plan);
+}
+
 // On two devices, each multiplies half of what an adapter adds to experts, for the tokens that these have.
 void adapters_of_experts_are_divided_like_these(void **) {
     const DeviceCosts costs = named_device_costs("h200").value();
@@ -731,6 +865,12 @@ void only_devices_that_there_are_are_measured(void **) {
     assert_false(probed.ok());
     assert_int_equal(probed.status().code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
     assert_non_null(std::strstr(probed.status().message().c_str(), "devices is \"1\""));
+    // Nor with tensor_parallel=auto, which is one device there.
+    options.tensor_parallel = 0;
+    options.backend_options.devices = "0,1";
+    options.devices = {0, 1};
+    assert_int_equal(options.first_devices().size(), 2);
+    assert_int_equal(probe_device(options).status().code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
 }
 
 // A device whose figures are known: a probe must find them.
@@ -875,6 +1015,11 @@ int main() {
         cmocka_unit_test(parts_take_half_and_what_they_exchange),
         cmocka_unit_test(ranks_have_the_pages_that_were_measured),
         cmocka_unit_test(auto_takes_the_fewest_devices_that_leave_room),
+        cmocka_unit_test(auto_takes_no_more_devices_than_can_do_what_is_asked),
+        cmocka_unit_test(keys_and_values_get_what_adapters_leave),
+        cmocka_unit_test(parts_on_gpus_have_no_tower),
+        cmocka_unit_test(a_prediction_counts_the_devices_that_auto_takes),
+        cmocka_unit_test(without_pictures_a_prediction_has_no_tower),
         cmocka_unit_test(adapters_of_experts_are_divided_like_these),
         cmocka_unit_test(steps_are_as_long_as_the_description_says),
         cmocka_unit_test(a_probe_finds_the_figures_of_a_described_device),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <memory>
 
 #include "backend/gpu/step_buffers.h"
@@ -30,19 +31,41 @@ int64_t roomy_bytes(const Model &part, DType kept) {
     return roomy_rows * row;
 }
 
+MostRanks most_gpu_ranks(bool pictures, bool reproducible) {
+    if (pictures) return {1, "more devices as one compute no pictures (pictures=0: as text alone)"};
+    if (reproducible) return {2, "more devices are not reproducible"};
+    return {most_ranks};
+}
+
+int64_t pool_share(const BackendOptions &options, int64_t left, double default_fraction) {
+    if (left < 0) return left;
+    const int64_t asked = options.kv_memory_bytes;
+    if (asked > 0) return asked <= left ? asked : left - asked;
+    const double fraction =
+        options.kv_memory_fraction > 0 ? options.kv_memory_fraction : default_fraction;
+    const int64_t adapters = options.adapter_memory_bytes;
+    if (adapters > left) return left - adapters;
+    const int64_t beside = left - adapters - adapters / 16; // that a pool of them wastes
+    return std::min(static_cast<int64_t>(static_cast<double>(left) * fraction), beside);
+}
+
 Result<RankChoice>
-choose_ranks(const Model &model, int32_t devices, DType kept,
+choose_ranks(const Model &model, int32_t devices, const MostRanks &most, DType kept,
              const std::function<Result<int64_t>(const Model &part)> &bytes_left) {
     RankChoice best;
-    int64_t most = -1;
-    std::string smaller; // why none of those is taken
+    int64_t best_left = std::numeric_limits<int64_t>::min();
+    std::string others; // why none of those is taken
     for (int32_t ranks = 1; ranks <= std::min(devices, most_ranks); ranks *= 2) {
         if (devices % ranks != 0) break;
+        if (ranks > most.ranks) {
+            others += std::string("; ") + most.why;
+            break;
+        }
         std::unique_ptr<Model> divided;
         if (ranks > 1) {
             auto part = part_of(model, 0, ranks);
             if (!part.ok()) {
-                smaller += "; " + part.status().message();
+                others += "; " + part.status().message();
                 break;
             }
             divided = std::move(part).value();
@@ -55,17 +78,17 @@ choose_ranks(const Model &model, int32_t devices, DType kept,
             left < 0 ? on + " would need " + gigabytes(-left) + " more on each"
                      : on + (ranks == 1 ? " leaves " : " leave ") + gigabytes(left) +
                            (ranks == 1 ? "" : " on each") + " for keys, values and states";
-        if (left > most) {
+        if (left > best_left) {
             best = {ranks, leaves};
-            most = left;
+            best_left = left;
         }
-        if (left >= wanted) return RankChoice{ranks, leaves + smaller};
-        smaller += "; " + (left < 0 ? leaves
-                                    : leaves + ", less than the " + gigabytes(wanted) + " for " +
-                                          std::to_string(roomy_rows) + " rows of " +
-                                          std::to_string(roomy_positions));
+        if (left >= wanted) return RankChoice{ranks, leaves + others};
+        others += "; " + (left < 0 ? leaves
+                                   : leaves + ", less than the " + gigabytes(wanted) + " for " +
+                                         std::to_string(roomy_rows) + " rows of " +
+                                         std::to_string(roomy_positions));
     }
-    best.reason += ", the most" + smaller;
+    best.reason += (best_left < 0 ? ", the least" : ", the most") + others;
     return best;
 }
 

@@ -165,9 +165,10 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
     const StepForm form = form_on_gpu(*model, options.compute_type, options.reproducible);
     out->step_tokens = step_tokens_on(costs, *model, form);
     const int64_t left = std::max<int64_t>(0, bytes_left(costs, *model, options, kv_bytes));
-    const double fraction =
-        options.kv_memory_fraction > 0 ? options.kv_memory_fraction : costs.kv_fraction;
-    out->kv_memory_bytes = static_cast<int64_t>(static_cast<double>(left) * fraction);
+    BackendOptions share = options;
+    share.kv_memory_bytes = 0; // which is taken elsewhere
+    if (!costs.gpu) share.adapter_memory_bytes = 0;
+    out->kv_memory_bytes = std::max<int64_t>(0, pool_share(share, left, costs.kv_fraction));
     out->weights = weight_bytes(costs, *model, form.element);
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
     if (costs.gpu && options.kv_memory_bytes > left) {
@@ -196,11 +197,14 @@ Result<RankChoice> choose_sim_ranks(const Model *model, const BackendOptions &op
     if (model == nullptr || !device) {
         return RankChoice{1, "no device is described, whose memory would be too small"};
     }
+    if (!device->gpu) return RankChoice{1, device->name + " is a CPU"};
     ASSIGN_OR_RETURN(const int64_t kv_bytes, read_kv_bytes(options));
     const DType kept = kv_bytes == 1 ? DType::e4m3 : kv_bytes == 2 ? DType::bf16 : DType::f32;
     const auto count = devices.empty() ? most_ranks : static_cast<int32_t>(devices.size());
-    return choose_ranks(*model, count, kept, [&](const Model &part) -> Result<int64_t> {
-        return bytes_left(*device, part, options, kv_bytes);
+    const MostRanks most = most_gpu_ranks(model->tower != nullptr, options.reproducible);
+    return choose_ranks(*model, count, most, kept, [&](const Model &part) -> Result<int64_t> {
+        return pool_share(options, bytes_left(*device, part, options, kv_bytes),
+                          device->kv_fraction);
     });
 }
 
@@ -211,8 +215,12 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     ASSIGN_OR_RETURN(out.ranks, tensor_parallel_of(options));
     const Model *whole = model;
     std::unique_ptr<Model> part; // all of them take the same memory and time
+    if (!device) {
+        ASSIGN_OR_RETURN(device, read_device(options));
+    }
     if (out.ranks > 1 && model != nullptr) {
         ASSIGN_OR_RETURN(part, part_of(*model, 0, out.ranks));
+        if (device && device->gpu) part->tower = nullptr; // they load none
         model = part.get();
     }
     if (model) {
@@ -220,9 +228,6 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         out.hidden = model->hidden;
         out.pictures = model->tower != nullptr;
         if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
-    }
-    if (!device) {
-        ASSIGN_OR_RETURN(device, read_device(options));
     }
     shape_keys_and_values(model, kv_bytes, device && device->gpu, &out);
     if (device) {
