@@ -328,7 +328,14 @@ public final class LocalTest {
         List<Row> found = BatchLlm.transform(scored, options).orderBy("id").select("scores", "error").collectAsList();
         List<Row> expected =
                 BatchLlm.transform(scored, options.messagesColumn(null)).orderBy("id").select("scores", "error").collectAsList();
-        check(found.size() == 19 && found.equals(expected), "scores of conversations: " + found + ", of texts: " + expected);
+        boolean same = found.size() == 19 && expected.size() == 19;
+        for (int i = 0; same && i < 19; ++i) {
+            List<Double> a = found.get(i).getList(0), b = expected.get(i).getList(0);
+            same = found.get(i).isNullAt(1) && expected.get(i).isNullAt(1) && a.size() == 2 && b.size() == 2;
+            // Sums of another batch have another order.
+            for (int k = 0; same && k < 2; ++k) same = Math.abs(a.get(k) - b.get(k)) < 1e-3;
+        }
+        check(same, "scores of conversations: " + found + ", of texts: " + expected);
     }
 
     private static void equalKeysAreAllAnswered() {
