@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "attention/attention.h"
+#include "backend/gpu/rank_choice.h"
 #include "backend/kv_type.h"
 #include "backend/tensor_parallel.h"
 #include "model/quantization.h"
@@ -285,25 +286,19 @@ Result<int64_t> pool_bytes(const BackendOptions &options, int64_t beside_adapter
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
     const auto left = static_cast<int64_t>(available);
-    int64_t bytes = options.kv_memory_bytes;
-    if (bytes == 0) {
-        const double fraction =
-            options.kv_memory_fraction > 0 ? options.kv_memory_fraction : gpu_kv_fraction;
-        const int64_t adapters = options.adapter_memory_bytes;
-        const int64_t wasted = adapters / 16; // by a pool of them
-        const int64_t beside = adapters > 0 ? left - adapters - wasted - beside_adapters : left;
-        if (adapters > 0 && beside <= 0) {
-            return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
-                         "adapter_memory_bytes %lld: %lld bytes of the device's memory are left "
-                         "beside weights and workspaces",
-                         static_cast<long long>(adapters), static_cast<long long>(left));
-        }
-        bytes = std::min(static_cast<int64_t>(static_cast<double>(left) * fraction), beside);
-    } else if (bytes > left) {
+    const int64_t asked = options.kv_memory_bytes, adapters = options.adapter_memory_bytes;
+    if (asked > left) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
                      "kv_memory_bytes %lld: %lld bytes of the device's memory are left beside "
                      "weights and workspaces",
-                     static_cast<long long>(bytes), static_cast<long long>(left));
+                     static_cast<long long>(asked), static_cast<long long>(left));
+    }
+    const int64_t bytes = pool_share(options, left, gpu_kv_fraction, beside_adapters);
+    if (asked == 0 && adapters > 0 && bytes <= 0) {
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
+                     "adapter_memory_bytes %lld: %lld bytes of the device's memory are left "
+                     "beside weights and workspaces",
+                     static_cast<long long>(adapters), static_cast<long long>(left));
     }
     return bytes;
 }

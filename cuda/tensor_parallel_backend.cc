@@ -1,6 +1,7 @@
 #include "tensor_parallel_backend.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <mutex>
@@ -93,9 +94,7 @@ Result<RankChoice> choose_ranks_here(const Model &model, const BackendOptions &o
     int count = static_cast<int>(devices.size());
     if (devices.empty()) {
         RETURN_IF_CUDA(cudaGetDeviceCount(&count));
-        for (int even = 1; even <= count; even *= 2) { // so many of them
-            if (2 * even > count) count = even;
-        }
+        count = static_cast<int>(std::bit_floor(static_cast<unsigned>(count))); // so many of them
     }
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));

@@ -37,8 +37,8 @@ struct Packing {
     // Rows of gate and of up take turns, eight each.
     bool turns = false;
     bool ordered = false; // packed columns are columns of W in another order
-    bool rounds =
-        false; // int4: where that is faster it may be rounded to e4m3, and so may what it is multiplied with
+    // int4: where that is faster it may be rounded to e4m3, and so may what it is multiplied with.
+    bool rounds = false;
     // On the device, of nvfp4 and mxfp4_e4m3: [rows], or of experts [experts, rows], null: 1; and [columns], where ordered, the columns of W.
     const float *factors = nullptr;
     const int32_t *order = nullptr;

@@ -37,7 +37,8 @@ MostRanks most_gpu_ranks(bool pictures, bool reproducible) {
     return {most_ranks};
 }
 
-int64_t pool_share(const BackendOptions &options, int64_t left, double default_fraction) {
+int64_t pool_share(const BackendOptions &options, int64_t left, double default_fraction,
+                   int64_t beside_adapters) {
     if (left < 0) return left;
     const int64_t asked = options.kv_memory_bytes;
     if (asked > 0) return asked <= left ? asked : left - asked;
@@ -45,7 +46,8 @@ int64_t pool_share(const BackendOptions &options, int64_t left, double default_f
         options.kv_memory_fraction > 0 ? options.kv_memory_fraction : default_fraction;
     const int64_t adapters = options.adapter_memory_bytes;
     if (adapters > left) return left - adapters;
-    const int64_t beside = left - adapters - adapters / 16; // that a pool of them wastes
+    const int64_t wasted = adapters / 16; // by a pool of them
+    const int64_t beside = adapters > 0 ? left - adapters - wasted - beside_adapters : left;
     return std::min(static_cast<int64_t>(static_cast<double>(left) * fraction), beside);
 }
 

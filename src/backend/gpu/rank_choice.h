@@ -29,8 +29,9 @@ struct MostRanks {
 MostRanks most_gpu_ranks(bool pictures, bool reproducible);
 
 // What keys, values and states get of the bytes that weights and buffers leave on a GPU; below 0: what the options ask for
-// does not fit. default_fraction: where they have none.
-int64_t pool_share(const BackendOptions &options, int64_t left, double default_fraction);
+// does not fit. default_fraction: where they have none. beside_adapters: what adapters take beside their memory.
+int64_t pool_share(const BackendOptions &options, int64_t left, double default_fraction,
+                   int64_t beside_adapters = 0);
 
 // devices: how many there are to choose from, in engines of equally many. bytes_left: of a device, for keys, values and
 // states, beside its part and all else; negative: the part does not fit. kept: the type of keys and values. If none

@@ -22,8 +22,6 @@ constexpr int64_t least_staged = 4096;
 
 constexpr int64_t most_widened_pages = 4096, most_widened_bytes = int64_t{512} << 20;
 
-int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
 // Bytes of a page of this shape with two bytes per element of keys and values.
 int64_t wide_page_bytes(const AttentionShape &shape) {
     return 2 * gpu_page_tokens * shape.kv_heads * shape.head_dim * 2;

@@ -179,6 +179,8 @@ inline constexpr int64_t linear_workspace = int64_t{64} << 20;
 inline constexpr int64_t owned_row_step = 64;
 constexpr int64_t shared_rows(int64_t rows, int32_t ranks) { return rows + ranks * owned_row_step; }
 
+constexpr int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
 // For one batch in flight.
 int64_t staging_bytes(int64_t step_tokens);
 

@@ -16,8 +16,6 @@ constexpr int64_t most_patches = 131072;
 // There are buffers for pictures that take a share of what is free.
 constexpr int64_t free_share = 16;
 
-int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
 } // namespace
 
 TowerBuffers tower_buffers(const Model &model, DType element, DType residual, int64_t patches) {

@@ -14,8 +14,8 @@ namespace batchllm {
 struct TowerBuffers {
     int64_t residual = 0; // [rows, hidden] of the residual stream's type
     int64_t delta = 0;    // [rows, hidden] of up to f32; results of mergers
-    int64_t normed =
-        0; // [rows, hidden] elements; inputs of all products but those after an activation
+    // [rows, hidden] elements: inputs of all products but those after an activation.
+    int64_t normed = 0;
     int64_t qkv = 0;       // [rows, 3 hidden] elements; of a merger's projection
     int64_t attended = 0;  // [rows, hidden] elements
     int64_t up = 0;        // [rows, 2 width or width] elements
