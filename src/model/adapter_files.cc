@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <unordered_set>
 #include <utility>
@@ -35,14 +36,31 @@ struct FreeState {
     void operator()(XXH3_state_t *state) const { XXH3_freeState(state); }
 };
 
-Status read_weights(AdapterFiles *files, XXH3_state_t *state) {
+// Not initialised. In huge pages, if there are any: touching each small page for the first time takes longer than reading
+// the file into it.
+std::unique_ptr<std::byte[]> memory_for(size_t size) {
+    std::unique_ptr<std::byte[]> memory(new std::byte[size]);
+#ifdef MADV_HUGEPAGE
+    constexpr size_t page = 4096, least = size_t{4} << 20;
+    if (size >= least) {
+        void *first = memory.get();
+        size_t left = size;
+        if (std::align(page, least / 2, first, left) != nullptr) {
+            ::madvise(first, left, MADV_HUGEPAGE);
+        }
+    }
+#endif
+    return memory;
+}
+
+Status read_weights(AdapterFiles *files, bool keep, XXH3_state_t *state) {
     const std::string path = files->weights_path();
     size_t size = 0;
     ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &size));
-    files->weights.reset(new std::byte[size]); // not initialised
+    std::unique_ptr<std::byte[]> memory = memory_for(keep ? size : std::min(size, read_bytes));
     files->weight_bytes = size;
     for (size_t done = 0; done < size;) {
-        std::byte *to = files->weights.get() + done;
+        std::byte *to = memory.get() + (keep ? done : 0);
         const ssize_t got = ::read(fd.get(), to, std::min(read_bytes, size - done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) {
@@ -53,6 +71,7 @@ Status read_weights(AdapterFiles *files, XXH3_state_t *state) {
         XXH3_128bits_update(state, to, static_cast<size_t>(got));
         done += static_cast<size_t>(got);
     }
+    if (keep) files->weights = std::move(memory);
     return {};
 }
 
@@ -238,13 +257,13 @@ std::optional<DType> type_of(const StoredTensor &tensor) {
 }
 
 template <typename Bits> bool all_finite(const std::byte *data, int64_t count, Bits exponent) {
-    bool finite = true;
+    Bits found = 0; // no bool: compilers make vectors of this
     for (int64_t i = 0; i < count; ++i) {
         Bits bits;
         std::memcpy(&bits, data + i * static_cast<int64_t>(sizeof bits), sizeof bits);
-        finite &= (bits & exponent) != exponent;
+        found |= static_cast<Bits>((bits & exponent) == exponent ? -1 : 0);
     }
-    return finite;
+    return found == 0;
 }
 
 bool all_finite(const std::byte *data, int64_t count, DType type) {
@@ -254,7 +273,7 @@ bool all_finite(const std::byte *data, int64_t count, DType type) {
 
 } // namespace
 
-Result<AdapterFiles> read_adapter_files(const std::string &directory) {
+Result<AdapterFiles> read_adapter_files(const std::string &directory, bool keep) {
     AdapterFiles files;
     files.directory = directory;
     ASSIGN_OR_RETURN(files.config, read_file(files.config_path(), config_limit));
@@ -270,7 +289,7 @@ Result<AdapterFiles> read_adapter_files(const std::string &directory) {
     const uint64_t config_bytes = files.config.size(); // so that no byte can change sides
     XXH3_128bits_update(state.get(), &config_bytes, sizeof config_bytes);
     XXH3_128bits_update(state.get(), files.config.data(), files.config.size());
-    RETURN_IF_ERROR(read_weights(&files, state.get()));
+    RETURN_IF_ERROR(read_weights(&files, keep, state.get()));
     files.hash = hash_of(state.get());
     return files;
 }

@@ -29,7 +29,8 @@ struct AdapterFiles {
     std::span<const std::byte> view() const { return {weights.get(), weight_bytes}; }
 };
 
-Result<AdapterFiles> read_adapter_files(const std::string &directory);
+// keep false: for the hash alone; `weights` stays null.
+Result<AdapterFiles> read_adapter_files(const std::string &directory, bool keep = true);
 
 // model must outlive the adapter. checked: files with this hash have been checked for numbers that
 // are not finite.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <filesystem>
+#include <system_error>
 
 #include "base/file.h"
 #include "base/printable.h"
@@ -12,6 +14,15 @@ namespace {
 
 // Adapters whose files have no more than this in all, nor than fits a device, are not read again.
 constexpr int64_t most_kept_bytes = int64_t{1} << 30;
+constexpr int64_t most_loading_bytes = int64_t{1} << 30;
+
+int64_t weight_bytes(const std::string &directory) {
+    AdapterFiles files;
+    files.directory = directory;
+    std::error_code missing; // which reading reports
+    const auto size = std::filesystem::file_size(files.weights_path(), missing);
+    return missing ? 0 : static_cast<int64_t>(size);
+}
 
 // Null: `most` would be exceeded. bytes: count as long as the adapter is kept.
 std::shared_ptr<const Adapter> counted(std::shared_ptr<const Adapter> adapter, int64_t bytes,
@@ -30,7 +41,7 @@ std::shared_ptr<const Adapter> counted(std::shared_ptr<const Adapter> adapter, i
 
 Result<std::shared_ptr<const AdapterSource>> identify_adapter(const std::string &name,
                                                               const std::string &path) {
-    ASSIGN_OR_RETURN(const AdapterFiles files, read_adapter_files(path));
+    ASSIGN_OR_RETURN(const AdapterFiles files, read_adapter_files(path, false));
     auto source = std::make_shared<AdapterSource>();
     source->name = name;
     source->path = path;
@@ -38,6 +49,30 @@ Result<std::shared_ptr<const AdapterSource>> identify_adapter(const std::string 
     source->file_bytes = static_cast<int64_t>(files.bytes());
     return std::shared_ptr<const AdapterSource>(std::move(source));
 }
+
+// Begins when files of this size may be in memory, and ends when they no longer are.
+class AdapterLibrary::Turn {
+  public:
+    Turn(AdapterLibrary *library, int64_t bytes) : library_(*library), bytes_(bytes) {
+        std::unique_lock lock(library_.mutex_);
+        library_.loaded_.wait(lock, [&] {
+            return library_.loading_bytes_ == 0 ||
+                   library_.loading_bytes_ + bytes_ <= most_loading_bytes;
+        });
+        library_.loading_bytes_ += bytes_;
+    }
+    Turn(const Turn &) = delete;
+    Turn &operator=(const Turn &) = delete;
+    ~Turn() {
+        const std::lock_guard lock(library_.mutex_);
+        library_.loading_bytes_ -= bytes_;
+        library_.loaded_.notify_all();
+    }
+
+  private:
+    AdapterLibrary &library_;
+    int64_t bytes_;
+};
 
 void AdapterLibrary::open(const Model *model, std::vector<const Backend *> backends) {
     model_ = model;
@@ -76,6 +111,7 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
                      "the engine has no model that an adapter could change: it was made without "
                      "model_dir");
     }
+    const Turn turn(this, weight_bytes(path));
     ASSIGN_OR_RETURN(AdapterFiles files, read_adapter_files(path));
     auto source = std::make_shared<AdapterSource>();
     source->library = shared_from_this();
@@ -83,7 +119,7 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
     source->path = path;
     source->hash = files.hash;
     source->file_bytes = static_cast<int64_t>(files.bytes());
-    ASSIGN_OR_RETURN(std::shared_ptr<const Adapter> adapter,
+    ASSIGN_OR_RETURN(const std::shared_ptr<const Adapter> adapter,
                      make_adapter(std::move(files), *model_));
     const auto rank_of = [&](const LowRank &change) {
         if (change.a) source->largest_rank = std::max(source->largest_rank, change.rank());
@@ -96,8 +132,9 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
     if (!bytes.ok()) return std::move(bytes).status().within(path);
     source->memory_bytes = *bytes;
     const int64_t room = backends_.empty() ? 0 : backends_.front()->info().adapter_bytes;
-    source->kept = counted(std::move(adapter), source->file_bytes, std::min(most_kept_bytes, room),
-                           kept_bytes_);
+    // If it is not kept, it is freed once the lock is: that takes a while.
+    source->kept =
+        counted(adapter, source->file_bytes, std::min(most_kept_bytes, room), kept_bytes_);
     const auto [known, is_new] = hashes_.try_emplace(source->salt(), source->hash);
     if (!is_new && known->second != source->hash) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
