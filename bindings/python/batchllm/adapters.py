@@ -7,7 +7,7 @@ import os
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
-from typing import Mapping, Optional, Sequence, Union
+from typing import Iterable, Mapping, Optional, Sequence, Union
 
 from . import native
 from .errors import Error, InvalidArgumentError
@@ -35,18 +35,22 @@ class Adapters:
             folders = sorted(pathlib.Path(given).iterdir())
             self._listed = {one.name: str(one) for one in folders if (one / _CONFIG).exists() and not one.name.startswith(".")}
             return
-        self._load_all(engine, given or {})
+        paths = given or {}
+        for name, adapter in zip(paths, _opened(engine, paths)):
+            if adapter is None:
+                self.load(engine, name, paths[name])  # for its error
+            else:
+                self._loaded[name] = adapter
 
     def load(self, engine: Optional[native.batchllm_engine], name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
 
-    def _load_all(self, engine: Optional[native.batchllm_engine], paths: Mapping[str, Directory]) -> None:
-        """Several at a time. Of errors, the first one's is raised."""
-        for name, adapter in zip(paths, _opened(engine, paths)):
+    def load_listed(self, engine: Optional[native.batchllm_engine], names: Iterable[str]) -> None:
+        """Loads those of these that are not loaded yet, several at a time. Errors are left to get()."""
+        coming = {name: self._listed[name] for name in names if name not in self._loaded and name in self._listed}
+        for name, adapter in zip(coming, _opened(engine, coming)):
             if adapter is not None:
                 self._loaded[name] = adapter
-            else:
-                self.load(engine, name, paths[name])
 
     def remove(self, name: str) -> None:
         if name not in self.names():
@@ -86,10 +90,7 @@ class Adapters:
             return
         column.adapters = []
         named = rows_of(params, attrgetter("adapter"))
-        coming = {name: self._listed[name] for name in named if name not in self._loaded and name in self._listed}
-        for name, adapter in zip(coming, _opened(engine, coming)):
-            if adapter is not None:
-                self._loaded[name] = adapter
+        self.load_listed(engine, named)
         for name, rows in named.items():
             column.adapters.append(self.get(engine, name))
             native.batchllm_params_set_adapter(column, rows, column.adapters[-1])

@@ -1,16 +1,17 @@
 package org.batchllm;
 
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
 /** The adapters of one engine: {@link Adapter} -> native object, each loaded once. Used by one thread at a time. */
 final class Adapters {
     private final Map<Adapter, batchllm_adapter> loaded = new ConcurrentHashMap<>();
 
-    void prepare(batchllm_engine engine, Adapter adapter) {
-        get(engine, adapter);
+    void prepare(batchllm_engine engine, Collection<Adapter> adapters) {
+        load(engine, adapters);
+        adapters.forEach(adapter -> get(engine, adapter));
     }
 
     /** Puts the adapters of parameters into their column, with one native call for each distinct adapter. */
@@ -21,8 +22,8 @@ final class Adapters {
     }
 
     /** Loads several at a time. One that fails is left to {@link #get}, which throws. */
-    private void load(batchllm_engine engine, Set<Adapter> wanted) {
-        wanted.parallelStream().filter(adapter -> !loaded.containsKey(adapter)).forEach(adapter -> {
+    private void load(batchllm_engine engine, Collection<Adapter> wanted) {
+        wanted.parallelStream().distinct().filter(adapter -> !loaded.containsKey(adapter)).forEach(adapter -> {
             try {
                 loaded.put(adapter, adapter.load(engine));
             } catch (BatchLlmException failed) {
