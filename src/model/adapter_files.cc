@@ -57,6 +57,12 @@ Status read_weights(AdapterFiles *files, bool keep, XXH3_state_t *state) {
     const std::string path = files->weights_path();
     size_t size = 0;
     ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &size));
+    // A file that has holes may be of any size.
+    if (size / static_cast<size_t>(::sysconf(_SC_PAGESIZE)) >=
+        static_cast<size_t>(::sysconf(_SC_PHYS_PAGES))) {
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: its %zu bytes do not fit into memory",
+                     path.c_str(), size);
+    }
     std::unique_ptr<std::byte[]> memory = memory_for(keep ? size : std::min(size, read_bytes));
     files->weight_bytes = size;
     for (size_t done = 0; done < size;) {

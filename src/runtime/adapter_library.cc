@@ -1,11 +1,12 @@
 #include "runtime/adapter_library.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <filesystem>
 #include <system_error>
+#include <unistd.h>
 
-#include "base/file.h"
 #include "base/printable.h"
 #include "model/adapter_files.h"
 
@@ -22,6 +23,20 @@ int64_t weight_bytes(const std::string &directory) {
     std::error_code missing; // which reading reports
     const auto size = std::filesystem::file_size(files.weights_path(), missing);
     return missing ? 0 : static_cast<int64_t>(size);
+}
+
+// Whether the adapter's files are there, as far as it is known.
+bool are_readable(const std::string &directory) {
+    AdapterFiles files;
+    files.directory = directory;
+    for (const std::string &path : {files.config_path(), files.weights_path()}) {
+        std::error_code unknown;
+        const auto kind = std::filesystem::status(path, unknown).type();
+        if (kind == std::filesystem::file_type::none) continue;
+        if (kind != std::filesystem::file_type::regular) return false;
+        if (::access(path.c_str(), R_OK) != 0 && errno == EACCES) return false;
+    }
+    return true;
 }
 
 // Null: `most` would be exceeded. bytes: count as long as the adapter is kept.
@@ -147,23 +162,20 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
 Result<std::shared_ptr<const Adapter>> AdapterLibrary::read(const AdapterSource &source) const {
     if (source.kept != nullptr) return source.kept;
     constexpr int32_t changed = BATCHLLM_ERROR_ROW_ADAPTER;
+    const Status has_changed =
+        error(changed, "its adapter has changed since it was loaded: %s", source.path.c_str());
+    if (weight_bytes(source.path) > source.file_bytes) return has_changed; // however large it is
     auto files = read_adapter_files(source.path);
     if (!files.ok() && files.status().code() == BATCHLLM_ERROR_IO) {
-        // Is it gone, or does the disk fail?
-        AdapterFiles at;
-        at.directory = source.path;
-        for (const std::string &path : {at.config_path(), at.weights_path()}) {
-            const auto exists = file_exists(path);
-            if (exists.ok() && !*exists) {
-                return Status(changed, "its adapter is gone: " + files.status().message());
-            }
+        if (!are_readable(source.path)) {
+            return Status(changed, "its adapter is gone: " + files.status().message());
         }
-        return files.status();
+        files =
+            read_adapter_files(source.path); // they were not there for a moment, or the disk fails
     }
     if (!files.ok() && is_failure_of_process(files.status().code())) return files.status();
     if (!files.ok() || files->hash != source.hash) {
-        return error(changed, "its adapter has changed since it was loaded: %s",
-                     source.path.c_str());
+        return has_changed;
     }
     return make_adapter(std::move(files).value(), *model_, true);
 }

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <sys/stat.h>
 #include <thread>
 #include <vector>
 
@@ -440,9 +441,19 @@ void check_change(const std::function<void(const std::string &directory)> &chang
 void rows_of_an_adapter_that_changes_fail_alone(void **) {
     const std::string weights = "/adapter_model.safetensors", config = "/adapter_config.json";
     check_change([&](const std::string &at) { std::filesystem::resize_file(at + weights, 100); });
+    check_change(
+        [&](const std::string &at) { std::filesystem::resize_file(at + weights, 1ULL << 42); });
     check_change([&](const std::string &at) { std::filesystem::remove_all(at); });
     check_change([&](const std::string &at) { std::filesystem::remove(at + config); });
     check_change([&](const std::string &at) { std::filesystem::remove(at + weights); });
+    check_change([&](const std::string &at) {
+        std::filesystem::remove(at + weights);
+        std::filesystem::create_directory(at + weights);
+    });
+    check_change([&](const std::string &at) {
+        std::filesystem::remove(at + config);
+        assert_int_equal(::mkfifo((at + config).c_str(), 0600), 0);
+    });
     check_change([&](const std::string &at) { // a number of another adapter
         std::fstream(at + weights, std::ios::in | std::ios::out | std::ios::ate)
             .seekp(-1, std::ios::end)
@@ -560,6 +571,17 @@ void adapters_that_cannot_be_are_refused(void **) {
     batchllm_adapter *adapter = nullptr;
     assert_int_equal(batchllm_adapter_load(engine.get(), "none", "golden/adapters/none", &adapter),
                      BATCHLLM_ERROR_IO);
+    {
+        const TemporaryDirectory directory;
+        directory.write("adapter_config.json",
+                        bytes_of(folder + "llama_qv_r4/adapter_config.json"));
+        directory.write("adapter_model.safetensors", "");
+        std::filesystem::resize_file(directory.file("adapter_model.safetensors"), 1ULL << 42);
+        assert_int_equal(
+            batchllm_adapter_load(engine.get(), "vast", directory.path().c_str(), &adapter),
+            BATCHLLM_ERROR_OUT_OF_MEMORY);
+        assert_non_null(std::strstr(batchllm_last_error(), "adapter_model.safetensors"));
+    }
     assert_int_equal(
         batchllm_adapter_load(engine.get(), "", (folder + "llama_qv_r4").c_str(), &adapter),
         BATCHLLM_ERROR_INVALID_ARGUMENT);

@@ -140,12 +140,15 @@ def _samples(path: str) -> str:
     digest = hashlib.sha256()
     for name in (_CONFIG, _WEIGHTS):
         try:
-            with open(os.path.join(path, name), "rb") as file:
+            whole = os.path.join(path, name)
+            if not os.path.isfile(whole):  # a pipe, for instance, which cannot be opened without waiting
+                raise FileNotFoundError(whole)
+            with open(whole, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 digest.update(b"%d" % size)
                 for i in range(_SAMPLES):
                     file.seek(max(0, size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
                     digest.update(file.read(_SAMPLE_BYTES))
-        except FileNotFoundError:
+        except OSError:
             digest.update(b"none")  # rows that name it get an error
     return digest.hexdigest()[:16]
