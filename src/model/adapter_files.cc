@@ -36,24 +36,7 @@ struct FreeState {
     void operator()(XXH3_state_t *state) const { XXH3_freeState(state); }
 };
 
-// Not initialised. In huge pages, if there are any: touching each small page for the first time takes longer than reading
-// the file into it.
-std::unique_ptr<std::byte[]> memory_for(size_t size) {
-    std::unique_ptr<std::byte[]> memory(new std::byte[size]);
-#ifdef MADV_HUGEPAGE
-    constexpr size_t page = 4096, least = size_t{4} << 20;
-    if (size >= least) {
-        void *first = memory.get();
-        size_t left = size;
-        if (std::align(page, least / 2, first, left) != nullptr) {
-            ::madvise(first, left, MADV_HUGEPAGE);
-        }
-    }
-#endif
-    return memory;
-}
-
-Status read_weights(AdapterFiles *files, bool keep, XXH3_state_t *state) {
+Status read_weights(AdapterFiles *files, WeightMemory *memory, XXH3_state_t *state) {
     const std::string path = files->weights_path();
     size_t size = 0;
     ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &size));
@@ -63,10 +46,12 @@ Status read_weights(AdapterFiles *files, bool keep, XXH3_state_t *state) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: its %zu bytes do not fit into memory",
                      path.c_str(), size);
     }
-    std::unique_ptr<std::byte[]> memory = memory_for(keep ? size : std::min(size, read_bytes));
+    WeightMemory none;
+    WeightMemory::Block block =
+        memory != nullptr ? memory->take(size) : none.take(std::min(size, read_bytes));
     files->weight_bytes = size;
     for (size_t done = 0; done < size;) {
-        std::byte *to = memory.get() + (keep ? done : 0);
+        std::byte *to = block.bytes.get() + (memory != nullptr ? done : 0);
         const ssize_t got = ::read(fd.get(), to, std::min(read_bytes, size - done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) {
@@ -77,7 +62,7 @@ Status read_weights(AdapterFiles *files, bool keep, XXH3_state_t *state) {
         XXH3_128bits_update(state, to, static_cast<size_t>(got));
         done += static_cast<size_t>(got);
     }
-    if (keep) files->weights = std::move(memory);
+    if (memory != nullptr) files->weights = std::move(block);
     return {};
 }
 
@@ -279,7 +264,35 @@ bool all_finite(const std::byte *data, int64_t count, DType type) {
 
 } // namespace
 
-Result<AdapterFiles> read_adapter_files(const std::string &directory, bool keep) {
+WeightMemory::Block WeightMemory::take(size_t size) {
+    {
+        const std::lock_guard lock(mutex_);
+        while (!spare_.empty()) {
+            Block block = std::move(spare_.back());
+            spare_.pop_back();
+            spare_bytes_ -= block.size;
+            if (block.size >= size) return block;
+        }
+    }
+    Block block{std::unique_ptr<std::byte[]>(new std::byte[size]), size};
+#ifdef MADV_HUGEPAGE
+    constexpr size_t page = 4096, huge = size_t{2} << 20;
+    void *first = block.bytes.get();
+    if (size >= 2 * huge && std::align(page, huge, first, size) != nullptr) {
+        ::madvise(first, size, MADV_HUGEPAGE);
+    }
+#endif
+    return block;
+}
+
+void WeightMemory::give_back(Block block) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (spare_.size() == most_blocks || spare_bytes_ + block.size > most_bytes) return;
+    spare_bytes_ += block.size;
+    spare_.push_back(std::move(block));
+}
+
+Result<AdapterFiles> read_adapter_files(const std::string &directory, WeightMemory *memory) {
     AdapterFiles files;
     files.directory = directory;
     ASSIGN_OR_RETURN(files.config, read_file(files.config_path(), config_limit));
@@ -295,7 +308,7 @@ Result<AdapterFiles> read_adapter_files(const std::string &directory, bool keep)
     const uint64_t config_bytes = files.config.size(); // so that no byte can change sides
     XXH3_128bits_update(state.get(), &config_bytes, sizeof config_bytes);
     XXH3_128bits_update(state.get(), files.config.data(), files.config.size());
-    RETURN_IF_ERROR(read_weights(&files, keep, state.get()));
+    RETURN_IF_ERROR(read_weights(&files, memory, state.get()));
     files.hash = hash_of(state.get());
     return files;
 }
@@ -307,7 +320,7 @@ class AdapterReader {
         : files_(std::move(files)), model_(model), modules_(model), checked_(checked),
           path_(files_.weights_path()), adapter_(std::make_shared<Adapter>()) {}
 
-    Result<std::shared_ptr<const Adapter>> read() {
+    Result<std::shared_ptr<Adapter>> read() {
         ASSIGN_OR_RETURN(const AdapterConfig config,
                          AdapterConfig::parse(files_.config, files_.config_path()));
         config_ = &config;
@@ -323,8 +336,8 @@ class AdapterReader {
             return error(code, "%s: changes nothing of the model", path_.c_str());
         }
         adapter_->hash = files_.hash;
-        adapter_->bytes.push_back(std::move(files_.weights));
-        return std::shared_ptr<const Adapter>(std::move(adapter_));
+        adapter_->bytes.push_back(std::move(files_.weights.bytes));
+        return std::move(adapter_);
     }
 
   private:
@@ -642,8 +655,8 @@ class AdapterReader {
     std::shared_ptr<Adapter> adapter_;
 };
 
-Result<std::shared_ptr<const Adapter>> make_adapter(AdapterFiles files, const Model &model,
-                                                    bool checked) {
+Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const Model &model,
+                                              bool checked) {
     return AdapterReader(std::move(files), model, checked).read();
 }
 

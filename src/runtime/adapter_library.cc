@@ -15,7 +15,7 @@ namespace {
 
 // Adapters whose files have no more than this in all, nor than fits a device, are not read again.
 constexpr int64_t most_kept_bytes = int64_t{1} << 30;
-constexpr int64_t most_loading_bytes = int64_t{1} << 30;
+constexpr int64_t most_loading_bytes = int64_t{512} << 20;
 
 int64_t weight_bytes(const std::string &directory) {
     AdapterFiles files;
@@ -56,7 +56,7 @@ std::shared_ptr<const Adapter> counted(std::shared_ptr<const Adapter> adapter, i
 
 Result<std::shared_ptr<const AdapterSource>> identify_adapter(const std::string &name,
                                                               const std::string &path) {
-    ASSIGN_OR_RETURN(const AdapterFiles files, read_adapter_files(path, false));
+    ASSIGN_OR_RETURN(const AdapterFiles files, read_adapter_files(path, nullptr));
     auto source = std::make_shared<AdapterSource>();
     source->name = name;
     source->path = path;
@@ -115,6 +115,19 @@ Result<int64_t> AdapterLibrary::memory_bytes(const Adapter &adapter) const {
     return most;
 }
 
+// Its memory is given back with it.
+Result<std::shared_ptr<const Adapter>> AdapterLibrary::make(AdapterFiles files,
+                                                            bool checked) const {
+    const size_t size = files.weights.size;
+    ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter,
+                     make_adapter(std::move(files), *model_, checked));
+    const Adapter *raw = adapter.get();
+    return std::shared_ptr<const Adapter>(
+        raw, [adapter = std::move(adapter), size, memory = memory_](const Adapter *) {
+            memory->give_back({std::move(adapter->bytes.back()), size});
+        });
+}
+
 Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::string &name,
                                                                   const std::string &path) {
     if (name.empty() || !is_utf8(name)) {
@@ -127,15 +140,14 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
                      "model_dir");
     }
     const Turn turn(this, weight_bytes(path));
-    ASSIGN_OR_RETURN(AdapterFiles files, read_adapter_files(path));
+    ASSIGN_OR_RETURN(AdapterFiles files, read_adapter_files(path, memory_.get()));
     auto source = std::make_shared<AdapterSource>();
     source->library = shared_from_this();
     source->name = name;
     source->path = path;
     source->hash = files.hash;
     source->file_bytes = static_cast<int64_t>(files.bytes());
-    ASSIGN_OR_RETURN(const std::shared_ptr<const Adapter> adapter,
-                     make_adapter(std::move(files), *model_));
+    ASSIGN_OR_RETURN(const std::shared_ptr<const Adapter> adapter, make(std::move(files), false));
     const auto rank_of = [&](const LowRank &change) {
         if (change.a) source->largest_rank = std::max(source->largest_rank, change.rank());
         source->matrices += change.a ? 1 : 0;
@@ -165,19 +177,19 @@ Result<std::shared_ptr<const Adapter>> AdapterLibrary::read(const AdapterSource 
     const Status has_changed =
         error(changed, "its adapter has changed since it was loaded: %s", source.path.c_str());
     if (weight_bytes(source.path) > source.file_bytes) return has_changed; // however large it is
-    auto files = read_adapter_files(source.path);
+    auto files = read_adapter_files(source.path, memory_.get());
     if (!files.ok() && files.status().code() == BATCHLLM_ERROR_IO) {
         if (!are_readable(source.path)) {
             return Status(changed, "its adapter is gone: " + files.status().message());
         }
-        files =
-            read_adapter_files(source.path); // they were not there for a moment, or the disk fails
+        files = read_adapter_files(
+            source.path, memory_.get()); // they were not there for a moment, or the disk fails
     }
     if (!files.ok() && is_failure_of_process(files.status().code())) return files.status();
     if (!files.ok() || files->hash != source.hash) {
         return has_changed;
     }
-    return make_adapter(std::move(files).value(), *model_, true);
+    return make(std::move(files).value(), true);
 }
 
 } // namespace batchllm

@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "base/status.h"
 #include "model/adapter.h"
+#include "model/adapter_files.h"
 #include "model/model.h"
 
 namespace batchllm {
@@ -48,8 +49,8 @@ class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
     // The backend is about to be destroyed.
     void forget(const Backend *backend);
 
-    // Any thread. Threads load several at once, of which the files are no more than a gibibyte together,
-    // or one.
+    // Any thread. Threads load several at once, whose files have no more than 512 MiB
+    // together, or one.
     Result<std::shared_ptr<const AdapterSource>> load(const std::string &name,
                                                       const std::string &path);
     // Reads the adapter again. A ROW_ADAPTER error if it is not what it was. Any thread.
@@ -57,9 +58,11 @@ class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
 
   private:
     class Turn;
+    Result<std::shared_ptr<const Adapter>> make(AdapterFiles files, bool checked) const;
     Result<int64_t> memory_bytes(const Adapter &adapter) const;
 
     const Model *model_ = nullptr;
+    std::shared_ptr<WeightMemory> memory_ = std::make_shared<WeightMemory>();
     std::mutex mutex_;
     std::condition_variable loaded_;
     int64_t loading_bytes_ = 0;
