@@ -7,11 +7,13 @@
 #include <dirent.h>
 #include <memory>
 #include <unistd.h>
+#include <utility>
 
 #include <xxhash.h>
 
 #include "base/file.h"
 #include "base/printable.h"
+#include "base/thread_pool.h"
 
 namespace batchllm::cli {
 namespace {
@@ -75,44 +77,60 @@ Result<AdapterCache> AdapterCache::open(const AdapterOptions &options, batchllm_
     return cache;
 }
 
-Result<SharedAdapter> AdapterCache::load(const std::string &name, const std::string &path) const {
+Result<SharedAdapter> AdapterCache::find(const std::string &name) {
+    const auto known = entries_.find(name);
+    if (known != entries_.end()) return SharedAdapter(known->second.adapter);
+    if (!paths_.contains(name)) {
+        return error(BATCHLLM_ERROR_ROW_ADAPTER, "there is no adapter %s (--adapter, --adapters)",
+                     in_quotes(name).c_str());
+    }
     auto adapter = std::make_shared<NamedAdapter>();
-    batchllm_adapter_info info = {};
-    info.struct_size = sizeof info;
-    batchllm_adapter *loaded = nullptr;
-    RETURN_IF_ERROR(
-        call_status(batchllm_adapter_load(engine_, name.c_str(), path.c_str(), &loaded)));
-    adapter->handle.reset(loaded, [](batchllm_adapter *a) { batchllm_adapter_destroy(a); });
-    RETURN_IF_ERROR(call_status(batchllm_adapter_get_info(loaded, &info)));
-    adapter->salt = info.salt;
+    adapter->name = name;
+    Entry &entry = entries_[name];
+    entry.adapter = adapter;
+    found_.push_back(&entry);
     return SharedAdapter(std::move(adapter));
 }
 
-Result<SharedAdapter> AdapterCache::get(const std::string &name) {
-    auto found = entries_.find(name);
-    if (found == entries_.end()) {
-        const auto path = paths_.find(name);
-        Result<SharedAdapter> loaded =
-            path == paths_.end()
-                ? error(BATCHLLM_ERROR_ROW_ADAPTER,
-                        "there is no adapter %s (--adapter, --adapters)", in_quotes(name).c_str())
-                : load(name, path->second);
-        Entry entry;
-        if (loaded.ok()) {
-            entry.adapter = std::move(loaded).value();
-        } else {
-            entry.status = std::move(loaded).status();
-        }
-        found = entries_.emplace(name, std::move(entry)).first;
-    }
-    if (!found->second.status.ok()) return found->second.status;
-    return found->second.adapter;
+void AdapterCache::try_to_load(Entry *entry) const {
+    NamedAdapter &adapter = *entry->adapter;
+    if (adapter.handle != nullptr || !entry->status.ok()) return;
+    batchllm_adapter_info info = {};
+    info.struct_size = sizeof info;
+    batchllm_adapter *loaded = nullptr;
+    entry->status = call_status(batchllm_adapter_load(engine_, adapter.name.c_str(),
+                                                      paths_.at(adapter.name).c_str(), &loaded));
+    if (!entry->status.ok()) return;
+    adapter.handle.reset(loaded, [](batchllm_adapter *a) { batchllm_adapter_destroy(a); });
+    entry->status = call_status(batchllm_adapter_get_info(loaded, &info));
+    adapter.salt = info.salt;
 }
 
-Status AdapterCache::load_named(const AdapterOptions &options) {
+void AdapterCache::load_found(int32_t threads) {
+    constexpr size_t most_threads = 16;
+    const std::vector<Entry *> found = std::exchange(found_, {});
+    if (found.empty()) return;
+    if (threads == 0) threads = ThreadPool::available();
+    ThreadPool pool(std::min(threads, static_cast<int32_t>(std::min(found.size(), most_threads))));
+    pool.parallel_for(static_cast<int64_t>(found.size()),
+                      [&](int64_t i, int32_t) { try_to_load(found[static_cast<size_t>(i)]); });
+    for (Entry *entry : found) { // by itself there may be memory for it
+        if (entry->status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY) entry->status = {};
+    }
+}
+
+Status AdapterCache::load(const NamedAdapter &adapter) {
+    Entry &entry = entries_.at(adapter.name);
+    try_to_load(&entry);
+    return entry.status;
+}
+
+Status AdapterCache::load_named(const AdapterOptions &options, int32_t threads) {
+    for (const auto &[name, path] : options.named) RETURN_IF_ERROR(find(name).status());
+    load_found(threads);
     for (const auto &[name, path] : options.named) {
-        const Result<SharedAdapter> loaded = get(name);
-        if (!loaded.ok()) return Status(loaded.status()).within("--adapter " + name);
+        const Status loaded = load(*entries_.at(name).adapter);
+        if (!loaded.ok()) return Status(loaded).within("--adapter " + name);
     }
     return {};
 }
@@ -135,8 +153,10 @@ identify_adapters(const AdapterOptions &options) {
         XXH3_64bits_update(state.get(), name.c_str(), name.size() + 1);
         const std::string path = options.directory + "/" + name;
         for (const char *file : {config_name, "/adapter_model.safetensors"}) {
-            ASSIGN_OR_RETURN(const bool exists, file_exists(path + file));
-            if (exists) RETURN_IF_ERROR(add_samples(path + file, state.get()));
+            // Rows that name one that cannot be read get an error, and the others none.
+            if (!add_samples(path + file, state.get()).ok()) {
+                XXH3_64bits_update(state.get(), "none", 4);
+            }
         }
     }
     char digits[64];

@@ -112,9 +112,10 @@ Status RunJob::run(LineReader input) {
     }
     const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     RETURN_IF_ERROR(make_default_constraint(defaults.get()));
-    RETURN_IF_ERROR(adapters_->load_named(options_.in.adapters));
+    RETURN_IF_ERROR(adapters_->load_named(options_.in.adapters, options_.in.threads));
     if (!options_.in.adapters.used.empty()) {
-        ASSIGN_OR_RETURN(defaults->adapter, adapters_->get(options_.in.adapters.used));
+        ASSIGN_OR_RETURN(defaults->adapter, adapters_->find(options_.in.adapters.used));
+        RETURN_IF_ERROR(adapters_->load(*defaults->adapter));
     }
     RETURN_IF_ERROR(check_options(engine_.get(), *defaults));
     RowReaderOptions row_options;

@@ -100,6 +100,25 @@ class Adapters(ProgramTest):
         [row] = self.run_rows(rows, "--force", backend=CPU, expect=3)
         self.assertEqual(row["error"]["code"], "ROW_FORMAT")
 
+    def test_a_rows_adapter_is_checked_before_its_constraint(self):
+        for name in ("bad", "short"):
+            shutil.copytree(ADAPTERS / NAMES[0], self.path("adapters") / name)
+        shutil.copytree(ADAPTERS / NAMES[0], self.path("adapters") / "good")
+        (self.path("adapters") / "bad" / "adapter_config.json").write_text("{}")
+        weights = self.path("adapters") / "short" / "adapter_model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
+        rows = [{"id": "a", "adapter": "good", **prompt(0)}, {"id": "b", "adapter": "short", "regex": "(", **prompt(0)},
+                {"id": "c", "adapter": "good", "regex": "(", **prompt(0)}, {"id": "d", "adapter": "none", "regex": "(", **prompt(0)},
+                {"id": "e", "adapter": "bad", "max_tokens": "x", "tokens": [5]}, {"id": "f", "adapter": "bad", **prompt(0)},
+                {"id": "g", "adapter": "short", **prompt(1)}]
+        found = self.run_rows(rows, "--adapters", self.path("adapters"), backend=CPU, expect=3)
+        failed = [(row["id"], row["error"]["code"]) for row in found if "error" in row]
+        self.assertEqual(failed, [("b", "ROW_ADAPTER"), ("c", "ROW_CONSTRAINT"), ("d", "ROW_ADAPTER"), ("e", "ROW_FORMAT"),
+                                  ("f", "ROW_ADAPTER"), ("g", "ROW_ADAPTER")])
+        said = {row["id"]: row["error"]["message"] for row in found if "error" in row}
+        self.assertEqual(said["b"], said["g"])
+        self.assertIn("cut short", said["b"])
+
     def test_a_bad_adapter_of_the_command_line_ends_the_run(self):
         good = f"a={ADAPTERS / NAMES[0]}"
         for options in ([f"a={self.path('none')}"], ["a"], ["=b"], [good, good]):

@@ -439,6 +439,7 @@ class _Run:
             mine, theirs = of_name.setdefault(self._wanted.params.adapter if own is None else own or None, ([], []))
             mine.append(row)
             theirs.append(tag)
+        self._engine._load_adapters(name for name in of_name if name is not None and name not in self._without_adapter)
         for name, (mine, theirs) in of_name.items():
             reason = None if name is None else self._why_not(name)
             if reason is None:

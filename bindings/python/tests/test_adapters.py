@@ -156,6 +156,26 @@ class Adapters(unittest.TestCase):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
                 batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
 
+    def test_of_several_adapters_the_first_bad_one_in_order_is_raised(self):
+        paths = {name: GOLDEN / "adapters" / made for name, made in
+                 (("a", NAMES[0]), ("foreign", "phi3_fused"), ("none", "none"), ("b", NAMES[1]))}  # fmt: skip
+        options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20, "adapter_memory_bytes": 1 << 20}
+        with self.assertRaises(batchllm.AdapterFormatError):
+            batchllm.Engine(GOLDEN / BASE, adapters=paths, **options)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("a", "foreign", "b"):
+                shutil.copytree(paths[name], f"{folder}/{name}")
+            with batchllm.Engine(GOLDEN / BASE, adapters=folder, **options) as engine:
+                def rows(*names):
+                    return [[5, 6, 7]] * len(names), [SamplingParams(max_tokens=4, adapter=name) for name in names]
+
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no adapter 'c'"):
+                    engine.generate(*rows("a", "c", "foreign", "b"))
+                with self.assertRaisesRegex(batchllm.AdapterFormatError, "foreign"):
+                    engine.generate(*rows("foreign", "c"))
+                self.assertEqual(len(engine.generate(*rows("a", "b", "a"))), 3)
+                self.assertEqual(engine.stats().adapters, 2)
+
     def test_plans_know_adapters(self):
         rows = [[*range(5, 70), i] for i in range(4)]
         one, two = (GOLDEN / "adapters" / name for name in NAMES)
