@@ -60,6 +60,12 @@ Result<std::vector<std::string>> adapters_in(const std::string &path) {
         const auto exists = file_exists(path + "/" + name + config_name);
         if (exists.ok() && *exists) names.push_back(name);
     }
+    const auto itself = file_exists(path + config_name);
+    if (names.empty() && itself.ok() && *itself) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "--adapters: %s is an adapter itself: name it with --adapter NAME=%s",
+                     path.c_str(), path.c_str());
+    }
     std::sort(names.begin(), names.end());
     return names;
 }
@@ -70,6 +76,7 @@ Result<AdapterCache> AdapterCache::open(const AdapterOptions &options, batchllm_
     AdapterCache cache(engine);
     for (const auto &[name, path] : options.named) cache.paths_.emplace(name, path);
     if (options.directory.empty()) return cache;
+    cache.directory_ = options.directory;
     ASSIGN_OR_RETURN(const std::vector<std::string> names, adapters_in(options.directory));
     for (const std::string &name : names) {
         cache.paths_.emplace(name, options.directory + "/" + name); // --adapter comes first
@@ -81,8 +88,15 @@ Result<SharedAdapter> AdapterCache::find(const std::string &name) {
     const auto known = entries_.find(name);
     if (known != entries_.end()) return SharedAdapter(known->second.adapter);
     if (!paths_.contains(name)) {
-        return error(BATCHLLM_ERROR_ROW_ADAPTER, "there is no adapter %s (--adapter, --adapters)",
-                     in_quotes(name).c_str());
+        // Of a name, not of a path: nothing outside the directory is looked at.
+        const std::string path = directory_ + "/" + name;
+        const bool lacks_config =
+            !directory_.empty() && !name.empty() && name.front() != '.' &&
+            name.find_first_of(std::string_view("/\0", 2)) == std::string::npos &&
+            ::access(path.c_str(), F_OK) == 0;
+        return error(BATCHLLM_ERROR_ROW_ADAPTER,
+                     "there is no adapter %s (--adapter, --adapters)%s%s", in_quotes(name).c_str(),
+                     lacks_config ? ": no " : "", lacks_config ? (path + config_name).c_str() : "");
     }
     auto adapter = std::make_shared<NamedAdapter>();
     adapter->name = name;
@@ -90,6 +104,32 @@ Result<SharedAdapter> AdapterCache::find(const std::string &name) {
     entry.adapter = adapter;
     found_.push_back(&entry);
     return SharedAdapter(std::move(adapter));
+}
+
+void AdapterCache::count_other_model(const std::string &model) {
+    constexpr size_t most = 8;
+    if (paths_.empty()) return;
+    ++other_rows_;
+    const auto counted = std::find_if(other_models_.begin(), other_models_.end(),
+                                      [&](const auto &other) { return other.first == model; });
+    if (counted != other_models_.end()) {
+        ++counted->second;
+    } else if (other_models_.size() < most) {
+        other_models_.emplace_back(model, 1);
+    }
+}
+
+std::string AdapterCache::other_models() const {
+    if (other_rows_ == 0) return "";
+    std::string text = "Rows whose \"model\" is no adapter's name: ";
+    int64_t listed = 0;
+    for (const auto &[model, rows] : other_models_) {
+        text += (listed == 0 ? "" : ", ") + std::to_string(rows) + " with " + in_quotes(model);
+        listed += rows;
+    }
+    return listed == other_rows_
+               ? text
+               : text + ", " + std::to_string(other_rows_ - listed) + " with others";
 }
 
 void AdapterCache::try_to_load(Entry *entry) const {

@@ -37,6 +37,11 @@ class AdapterCache {
     // The adapter of this name, to be loaded. Fails with ROW_ADAPTER if there is none.
     Result<SharedAdapter> find(const std::string &name);
     bool knows(const std::string &name) const { return paths_.contains(name); }
+    // A row of the batch format whose model is no adapter's name, so that it has none: perhaps it is
+    // misspelt.
+    void count_other_model(const std::string &model);
+    // One line that tells of these rows; empty: there were none, or no adapters.
+    std::string other_models() const;
     // Loads all that have been found, by as many threads (0: one for each core).
     void load_found(int32_t threads);
     // Of one that has been found: loads it if it has not been tried. Fails with the same text every time.
@@ -53,9 +58,12 @@ class AdapterCache {
     void try_to_load(Entry *entry) const;
 
     batchllm_engine *engine_;
-    std::unordered_map<std::string, std::string> paths_; // by name
-    std::unordered_map<std::string, Entry> entries_;     // by name
-    std::vector<Entry *> found_;                         // and not tried yet
+    std::unordered_map<std::string, std::string> paths_;        // by name
+    std::unordered_map<std::string, Entry> entries_;            // by name
+    std::vector<Entry *> found_;                                // and not tried yet
+    std::string directory_;                                     // of --adapters; empty: none
+    int64_t other_rows_ = 0;                                    // rows with other models
+    std::vector<std::pair<std::string, int64_t>> other_models_; // the first few, and their rows
 };
 
 // What identifies the adapters of a job: names and values. Those in a directory are hashed by samples

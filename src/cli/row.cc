@@ -409,10 +409,7 @@ RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row
     const JsonMembers members = *object.members();
     error = check_keys_differ(members);
     if (failed(error)) return error;
-    if (table) {
-        row->params = options_.defaults;
-        return options_.table->read_cells(members, row);
-    }
+    if (table) return options_.table->read_cells(members, options_, row);
     return batch ? read_batch(members, options_, row) : read_plain(members, options_, row);
 }
 

@@ -232,10 +232,19 @@ RowError ParameterReader::read_constraint(ConstraintKey name, std::string_view k
 }
 
 void ParameterReader::read_model(const RowReaderOptions &options, const std::string &model) {
-    if (adapter_.has_value() || options.adapters == nullptr || !options.adapters->knows(model)) {
-        return;
+    if (adapter_.has_value() || options.adapters == nullptr) return;
+    if (options.adapters->knows(model)) {
+        adapter_ = model;
+    } else {
+        options.adapters->count_other_model(model);
     }
-    adapter_ = model;
+}
+
+RowError ParameterReader::read_adapter(std::string_view key, JsonView value) {
+    if (value.is_null()) return {};
+    if (!value.is_string()) return type_error(key, "the name of an adapter");
+    adapter_ = std::string(*value.string());
+    return {};
 }
 
 RowError ParameterReader::find_adapter(const RowReaderOptions &options) {
@@ -286,12 +295,7 @@ RowError ParameterReader::take(const RowReaderOptions &options, InputRow *row) {
 
 RowError ParameterReader::read(std::string_view key, JsonView value, bool *known) {
     *known = true;
-    if (key == "adapter") {
-        if (value.is_null()) return {};
-        if (!value.is_string()) return type_error(key, "the name of an adapter");
-        adapter_ = std::string(*value.string());
-        return {};
-    }
+    if (key == "adapter") return read_adapter(key, value);
     if (const std::optional<ConstraintKey> name = find_constraint_key(key)) {
         return value.is_null() ? RowError() : read_constraint(*name, key, value);
     }

@@ -43,6 +43,8 @@ class ParameterReader {
     // The row's parameters. Also creates the row's constraint, if there is a cache to create it
     // with, and finds its adapter, which is not loaded yet.
     RowError take(const RowReaderOptions &options, InputRow *row);
+    // null leaves the default.
+    RowError read_adapter(std::string_view key, JsonView value);
     // If `model` is the name of an adapter, the row has it, unless it names another by its own key.
     void read_model(const RowReaderOptions &options, const std::string &model);
     SamplingOptions &own() {

@@ -410,6 +410,8 @@ int RunJob::finish(Status status) {
     const std::string text = summary(seconds);
     if (!text.empty()) display_.note(text);
     if (!failure_.empty()) display_.note(failure_);
+    const std::string others = adapters_.has_value() ? adapters_->other_models() : "";
+    if (!others.empty()) display_.note(others);
     if (!written.ok()) {
         return report(written.message() + (complete ? " (the output is complete)" : again));
     }
