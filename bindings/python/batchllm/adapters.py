@@ -6,11 +6,10 @@ import hashlib
 import os
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
-from operator import attrgetter
 from typing import Iterable, Mapping, Optional, Sequence, Union
 
 from . import native
-from .errors import Error, InvalidArgumentError
+from .errors import AdapterFormatError, Error, FileError, InvalidArgumentError, OutOfMemoryError, UnsupportedError
 from .params import Params, SamplingParams, rows_of
 
 Directory = Union[str, "os.PathLike[str]"]
@@ -27,20 +26,23 @@ class Adapters:
 
     def __init__(self) -> None:
         self._loaded: dict[str, native.batchllm_adapter] = {}
-        self._listed: dict[str, str] = {}  # of a directory of adapters: loaded when a row first names one
+        self._listed: dict[str, str] = {}  # by name: loaded when a row first names one
 
     def open(self, engine: Optional[native.batchllm_engine], given: Union[Mapping[str, Directory], Directory, None]) -> None:
-        """Loads adapters by name, or lists a directory of them: what comes into it later is not found."""
+        """Loads adapters by name, or lists a directory of them."""
+        paths = adapters_by_name(given)
         if isinstance(given, (str, os.PathLike)):
-            folders = sorted(pathlib.Path(given).iterdir())
-            self._listed = {one.name: str(one) for one in folders if (one / _CONFIG).exists() and not one.name.startswith(".")}
+            self._listed = paths
             return
-        paths = given or {}
         for name, adapter in zip(paths, _opened(engine, paths)):
             if adapter is None:
                 self.load(engine, name, paths[name])  # for its error
             else:
                 self._loaded[name] = adapter
+
+    def list_all(self, given: Union[Mapping[str, Directory], Directory, None]) -> None:
+        """Each is loaded when a row first names it."""
+        self._listed = adapters_by_name(given)
 
     def load(self, engine: Optional[native.batchllm_engine], name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
@@ -77,6 +79,17 @@ class Adapters:
             raise self._unknown(name)
         return self._loaded[name]
 
+    def why_not(self, engine: native.batchllm_engine, name: Optional[str]) -> Optional[str]:
+        """Why rows cannot have this adapter, as their error; None: they can."""
+        try:
+            if name:
+                self.get(engine, name)
+        except (InvalidArgumentError, UnsupportedError, AdapterFormatError, FileError, OutOfMemoryError) as error:
+            if str(error) == "out of memory":  # rather than an adapter that is too large: not the row's fault
+                raise
+            return f"ROW_ADAPTER: {error}"
+        return None
+
     @staticmethod
     def _unknown(name: str) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -89,7 +102,7 @@ class Adapters:
         if params is None or column is None:
             return
         column.adapters = []
-        named = rows_of(params, attrgetter("adapter"))
+        named = rows_of(params, lambda one: one.adapter or None)
         self.load_listed(engine, named)
         for name, rows in named.items():
             column.adapters.append(self.get(engine, name))
@@ -99,12 +112,24 @@ class Adapters:
         self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], name: Optional[str]
     ) -> Optional[native.batchllm_params_column]:
         """The column with this adapter for all of its rows, or a new one."""
-        if name is None:
+        if not name:
             return column
         column = native.batchllm_params_column_create(1) if column is None else column
         column.adapters = [self.get(engine, name)]
         native.batchllm_params_set_adapter(column, None, column.adapters[0])
         return column
+
+
+def adapters_by_name(given: Union[Mapping[str, Directory], Directory, None]) -> dict[str, str]:
+    """The directories of adapters, by name. Of a directory of adapters, those that it has now: what comes into it later is not found."""
+    if isinstance(given, (str, os.PathLike)):
+        found = {one.name: str(one) for one in sorted(pathlib.Path(given).iterdir()) if (one / _CONFIG).exists() and not one.name.startswith(".")}
+        if not found and (pathlib.Path(given) / _CONFIG).exists():
+            raise ValueError(f"adapters: {os.fspath(given)} is an adapter itself: give it a name, as in {{'name': {os.fspath(given)!r}}}")
+        return found
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"adapters: {type(given).__name__}: a directory of adapters, or a dict of names and directories, is expected")
+    return {name: os.fspath(path) for name, path in (given or {}).items()}
 
 
 def _opened(

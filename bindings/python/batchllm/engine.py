@@ -746,6 +746,10 @@ class Engine:
         with self._lock:
             self._adapters.load_listed(self._enter(), names)
 
+    def _why_no_adapter(self, name: Optional[str]) -> Optional[str]:
+        with self._lock:
+            return self._adapters.why_not(self._enter(), name)
+
     def _with_adapter(
         self, params: Optional[native.batchllm_params_column], name: Optional[str]
     ) -> Optional[native.batchllm_params_column]:

@@ -156,6 +156,25 @@ class Adapters(unittest.TestCase):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
                 batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
 
+    def test_an_empty_name_is_no_adapter(self):
+        prompt = [self.rows[0]["prompt"]] * 2
+        bare, named = (self.engine.generate(prompt, [SamplingParams(max_tokens=8, adapter=name), SamplingParams(max_tokens=8, adapter="one")])
+                       for name in (None, ""))  # fmt: skip
+        self.assertEqual([one.tokens.tolist() for one in named], [one.tokens.tolist() for one in bare])
+        self.assertNotEqual(bare[0].tokens.tolist(), bare[1].tokens.tolist())
+        self.assertEqual(self.engine.embed(prompt, adapter="")[0].tolist(), self.engine.embed(prompt)[0].tolist())
+
+    def test_what_cannot_be_adapters_is_refused(self):
+        options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20}
+        one = GOLDEN / "adapters" / NAMES[0]
+        with self.assertRaisesRegex(ValueError, "is an adapter itself"):
+            batchllm.Engine(GOLDEN / BASE, adapters=one, **options)
+        with self.assertRaisesRegex(TypeError, "list: a directory of adapters, or a dict"):
+            batchllm.Engine(GOLDEN / BASE, adapters=[one], **options)
+        for params in (None, SamplingParams()):
+            with self.assertRaisesRegex(ValueError, "no row can name one"):
+                batchllm.run_files(GOLDEN / BASE, "in.parquet", "out.parquet", adapters={"one": one}, params=params)
+
     def test_of_several_adapters_the_first_bad_one_in_order_is_raised(self):
         paths = {name: GOLDEN / "adapters" / made for name, made in
                  (("a", NAMES[0]), ("foreign", "phi3_fused"), ("none", "none"), ("b", NAMES[1]))}  # fmt: skip
