@@ -15,7 +15,7 @@ html_theme = "furo"
 pygments_dark_style = "github-dark"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_copy_source = html_show_sourcelink = False
+html_copy_source = html_show_sourcelink = html_show_copyright = False
 html_last_updated_fmt = None
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

@@ -238,8 +238,8 @@ class Backend {
         return error(BATCHLLM_ERROR_UNSUPPORTED, "the %s backend has no adapters",
                      info().name.c_str());
     }
-    // What takes time on the host before an adapter can be loaded. Called by a thread of its own
-    // while the backend computes; calls do not overlap.
+    // What takes time on the host before an adapter can be loaded. Any thread, several at a
+    // time, while the backend computes.
     virtual Result<std::shared_ptr<const PackedAdapter>>
     pack_adapter(std::shared_ptr<const Adapter> adapter) const {
         return adapter_bytes(*adapter).status();

@@ -7,11 +7,13 @@
 #include <dirent.h>
 #include <memory>
 #include <unistd.h>
+#include <utility>
 
 #include <xxhash.h>
 
 #include "base/file.h"
 #include "base/printable.h"
+#include "base/thread_pool.h"
 
 namespace batchllm::cli {
 namespace {
@@ -58,6 +60,12 @@ Result<std::vector<std::string>> adapters_in(const std::string &path) {
         const auto exists = file_exists(path + "/" + name + config_name);
         if (exists.ok() && *exists) names.push_back(name);
     }
+    const auto itself = file_exists(path + config_name);
+    if (names.empty() && itself.ok() && *itself) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "--adapters: %s is an adapter itself: name it with --adapter NAME=%s",
+                     path.c_str(), path.c_str());
+    }
     std::sort(names.begin(), names.end());
     return names;
 }
@@ -68,6 +76,7 @@ Result<AdapterCache> AdapterCache::open(const AdapterOptions &options, batchllm_
     AdapterCache cache(engine);
     for (const auto &[name, path] : options.named) cache.paths_.emplace(name, path);
     if (options.directory.empty()) return cache;
+    cache.directory_ = options.directory;
     ASSIGN_OR_RETURN(const std::vector<std::string> names, adapters_in(options.directory));
     for (const std::string &name : names) {
         cache.paths_.emplace(name, options.directory + "/" + name); // --adapter comes first
@@ -75,44 +84,93 @@ Result<AdapterCache> AdapterCache::open(const AdapterOptions &options, batchllm_
     return cache;
 }
 
-Result<SharedAdapter> AdapterCache::load(const std::string &name, const std::string &path) const {
+Result<SharedAdapter> AdapterCache::find(const std::string &name) {
+    const auto known = entries_.find(name);
+    if (known != entries_.end()) return SharedAdapter(known->second.adapter);
+    if (!paths_.contains(name)) {
+        // Of a name, not of a path: nothing outside the directory is looked at.
+        const std::string path = directory_ + "/" + name;
+        const bool lacks_config =
+            !directory_.empty() && !name.empty() && name.front() != '.' &&
+            name.find_first_of(std::string_view("/\0", 2)) == std::string::npos &&
+            ::access(path.c_str(), F_OK) == 0;
+        return error(BATCHLLM_ERROR_ROW_ADAPTER,
+                     "there is no adapter %s (--adapter, --adapters)%s%s", in_quotes(name).c_str(),
+                     lacks_config ? ": no " : "", lacks_config ? (path + config_name).c_str() : "");
+    }
     auto adapter = std::make_shared<NamedAdapter>();
-    batchllm_adapter_info info = {};
-    info.struct_size = sizeof info;
-    batchllm_adapter *loaded = nullptr;
-    RETURN_IF_ERROR(
-        call_status(batchllm_adapter_load(engine_, name.c_str(), path.c_str(), &loaded)));
-    adapter->handle.reset(loaded, [](batchllm_adapter *a) { batchllm_adapter_destroy(a); });
-    RETURN_IF_ERROR(call_status(batchllm_adapter_get_info(loaded, &info)));
-    adapter->salt = info.salt;
+    adapter->name = name;
+    Entry &entry = entries_[name];
+    entry.adapter = adapter;
+    found_.push_back(&entry);
     return SharedAdapter(std::move(adapter));
 }
 
-Result<SharedAdapter> AdapterCache::get(const std::string &name) {
-    auto found = entries_.find(name);
-    if (found == entries_.end()) {
-        const auto path = paths_.find(name);
-        Result<SharedAdapter> loaded =
-            path == paths_.end()
-                ? error(BATCHLLM_ERROR_ROW_ADAPTER,
-                        "there is no adapter %s (--adapter, --adapters)", in_quotes(name).c_str())
-                : load(name, path->second);
-        Entry entry;
-        if (loaded.ok()) {
-            entry.adapter = std::move(loaded).value();
-        } else {
-            entry.status = std::move(loaded).status();
-        }
-        found = entries_.emplace(name, std::move(entry)).first;
+void AdapterCache::count_other_model(const std::string &model) {
+    constexpr size_t most = 8;
+    if (paths_.empty()) return;
+    ++other_rows_;
+    const auto counted = std::find_if(other_models_.begin(), other_models_.end(),
+                                      [&](const auto &other) { return other.first == model; });
+    if (counted != other_models_.end()) {
+        ++counted->second;
+    } else if (other_models_.size() < most) {
+        other_models_.emplace_back(model, 1);
     }
-    if (!found->second.status.ok()) return found->second.status;
-    return found->second.adapter;
 }
 
-Status AdapterCache::load_named(const AdapterOptions &options) {
+std::string AdapterCache::other_models() const {
+    if (other_rows_ == 0) return "";
+    std::string text = "Rows whose \"model\" is no adapter's name: ";
+    int64_t listed = 0;
+    for (const auto &[model, rows] : other_models_) {
+        text += (listed == 0 ? "" : ", ") + std::to_string(rows) + " with " + in_quotes(model);
+        listed += rows;
+    }
+    return listed == other_rows_
+               ? text
+               : text + ", " + std::to_string(other_rows_ - listed) + " with others";
+}
+
+void AdapterCache::try_to_load(Entry *entry) const {
+    NamedAdapter &adapter = *entry->adapter;
+    if (adapter.handle != nullptr || !entry->status.ok()) return;
+    batchllm_adapter_info info = {};
+    info.struct_size = sizeof info;
+    batchllm_adapter *loaded = nullptr;
+    entry->status = call_status(batchllm_adapter_load(engine_, adapter.name.c_str(),
+                                                      paths_.at(adapter.name).c_str(), &loaded));
+    if (!entry->status.ok()) return;
+    adapter.handle.reset(loaded, [](batchllm_adapter *a) { batchllm_adapter_destroy(a); });
+    entry->status = call_status(batchllm_adapter_get_info(loaded, &info));
+    adapter.salt = info.salt;
+}
+
+void AdapterCache::load_found(int32_t threads) {
+    constexpr size_t most_threads = 16;
+    const std::vector<Entry *> found = std::exchange(found_, {});
+    if (found.empty()) return;
+    if (threads == 0) threads = ThreadPool::available();
+    ThreadPool pool(std::min(threads, static_cast<int32_t>(std::min(found.size(), most_threads))));
+    pool.parallel_for(static_cast<int64_t>(found.size()),
+                      [&](int64_t i, int32_t) { try_to_load(found[static_cast<size_t>(i)]); });
+    for (Entry *entry : found) { // by itself there may be memory for it
+        if (entry->status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY) entry->status = {};
+    }
+}
+
+Status AdapterCache::load(const NamedAdapter &adapter) {
+    Entry &entry = entries_.at(adapter.name);
+    try_to_load(&entry);
+    return entry.status;
+}
+
+Status AdapterCache::load_named(const AdapterOptions &options, int32_t threads) {
+    for (const auto &[name, path] : options.named) RETURN_IF_ERROR(find(name).status());
+    load_found(threads);
     for (const auto &[name, path] : options.named) {
-        const Result<SharedAdapter> loaded = get(name);
-        if (!loaded.ok()) return Status(loaded.status()).within("--adapter " + name);
+        const Status loaded = load(*entries_.at(name).adapter);
+        if (!loaded.ok()) return Status(loaded).within("--adapter " + name);
     }
     return {};
 }
@@ -135,8 +193,10 @@ identify_adapters(const AdapterOptions &options) {
         XXH3_64bits_update(state.get(), name.c_str(), name.size() + 1);
         const std::string path = options.directory + "/" + name;
         for (const char *file : {config_name, "/adapter_model.safetensors"}) {
-            ASSIGN_OR_RETURN(const bool exists, file_exists(path + file));
-            if (exists) RETURN_IF_ERROR(add_samples(path + file, state.get()));
+            // Rows that name one that cannot be read get an error, and the others none.
+            if (!add_samples(path + file, state.get()).ok()) {
+                XXH3_64bits_update(state.get(), "none", 4);
+            }
         }
     }
     char digits[64];

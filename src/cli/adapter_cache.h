@@ -1,4 +1,4 @@
-// The adapters that the command line names -> the library's, each loaded when a row first names it.
+// The adapters that the command line names -> the library's, each loaded with the first rows that name it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,9 @@ struct AdapterOptions {
 };
 
 struct NamedAdapter {
-    std::shared_ptr<const batchllm_adapter> handle; // of the engine, or of none
+    std::string name;
+    std::shared_ptr<const batchllm_adapter>
+        handle; // of the engine, or of none; null: not loaded yet
     uint64_t salt = 0;
 };
 using SharedAdapter = std::shared_ptr<const NamedAdapter>;
@@ -32,23 +34,36 @@ class AdapterCache {
     // even if its directory goes. engine null: adapters are only identified. It is borrowed.
     static Result<AdapterCache> open(const AdapterOptions &options, batchllm_engine *engine);
 
-    // Fails with the same text every time; with ROW_ADAPTER if there is no adapter of this name.
-    Result<SharedAdapter> get(const std::string &name);
+    // The adapter of this name, to be loaded. Fails with ROW_ADAPTER if there is none.
+    Result<SharedAdapter> find(const std::string &name);
     bool knows(const std::string &name) const { return paths_.contains(name); }
+    // A row of the batch format whose model is no adapter's name, so that it has none: perhaps it is
+    // misspelt.
+    void count_other_model(const std::string &model);
+    // One line that tells of these rows; empty: there were none, or no adapters.
+    std::string other_models() const;
+    // Loads all that have been found, by as many threads (0: one for each core).
+    void load_found(int32_t threads);
+    // Of one that has been found: loads it if it has not been tried. Fails with the same text every time.
+    Status load(const NamedAdapter &adapter);
     // Loads those of --adapter, so that a misspelt directory is found before any row runs.
-    Status load_named(const AdapterOptions &options);
+    Status load_named(const AdapterOptions &options, int32_t threads);
 
   private:
     struct Entry {
         Status status;
-        SharedAdapter adapter;
+        std::shared_ptr<NamedAdapter> adapter;
     };
     explicit AdapterCache(batchllm_engine *engine) : engine_(engine) {}
-    Result<SharedAdapter> load(const std::string &name, const std::string &path) const;
+    void try_to_load(Entry *entry) const;
 
     batchllm_engine *engine_;
-    std::unordered_map<std::string, std::string> paths_; // by name
-    std::unordered_map<std::string, Entry> entries_;
+    std::unordered_map<std::string, std::string> paths_;        // by name
+    std::unordered_map<std::string, Entry> entries_;            // by name
+    std::vector<Entry *> found_;                                // and not tried yet
+    std::string directory_;                                     // of --adapters; empty: none
+    int64_t other_rows_ = 0;                                    // rows with other models
+    std::vector<std::pair<std::string, int64_t>> other_models_; // the first few, and their rows
 };
 
 // What identifies the adapters of a job: names and values. Those in a directory are hashed by samples

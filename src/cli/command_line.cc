@@ -59,6 +59,11 @@ void add_template(CLI::App *app, TemplateOptions *prompt, std::vector<NamedPath>
                      "with --template: the key of a line's picture, or list of them; with --chat "
                      "they come before the prompt, else it has the model's placeholder for each")
         ->type_name("KEY");
+    table
+        ->add_option(
+            "--adapter-column", prompt->adapter_column,
+            "with --template: the key that names a line's adapter; null: that of --use-adapter")
+        ->type_name("KEY");
 }
 
 void add_adapters(CLI::App *app, AdapterOptions *options) {
@@ -295,8 +300,15 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     for (const InputOptions *in : {&run_options.in, &plan_options.in}) {
         const TemplateOptions &prompt = in->prompt;
         if (!prompt.used() && (prompt.reorder() || prompt.chat || !prompt.system.empty() ||
-                               !prompt.image_column.empty())) {
-            return report("--fields, --chat, --system and --image-column need a --template");
+                               !prompt.image_column.empty() || !prompt.adapter_column.empty())) {
+            return report("--fields, --chat, --system, --image-column and --adapter-column need a "
+                          "--template");
+        }
+        const AdapterOptions &adapters = in->adapters;
+        if (prompt.used() && prompt.adapter_column.empty() && adapters.used.empty() &&
+            !(adapters.named.empty() && adapters.directory.empty())) {
+            return report("with a --template, --adapter-column says which key names a line's "
+                          "adapter, or --use-adapter names one for all lines");
         }
     }
     // With a backend, the plan is made for that backend's device.

@@ -1,6 +1,7 @@
 #include "cli/row.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -408,11 +409,23 @@ RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row
     const JsonMembers members = *object.members();
     error = check_keys_differ(members);
     if (failed(error)) return error;
-    if (table) {
-        row->params = options_.defaults;
-        return options_.table->read_cells(members, row);
-    }
+    if (table) return options_.table->read_cells(members, options_, row);
     return batch ? read_batch(members, options_, row) : read_plain(members, options_, row);
+}
+
+void InputRowReader::load_adapters(int32_t threads) {
+    if (options_.adapters != nullptr) options_.adapters->load_found(threads);
+}
+
+RowError InputRowReader::check_adapter(const InputRow &row) {
+    if (row.params == nullptr || row.params->adapter == nullptr) return {};
+    const Status status = options_.adapters->load(*row.params->adapter);
+    if (status.ok()) return {};
+    // The row is not to blame: the run ends, and the next one reads the row again.
+    if (status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY && status.message() == "out of memory") {
+        throw std::bad_alloc();
+    }
+    return {row_error_code(BATCHLLM_ERROR_ROW_ADAPTER), status.message()};
 }
 
 } // namespace batchllm::cli

@@ -95,6 +95,10 @@ class InputRowReader {
     // Reads a line. Even on an error (code not empty), sets row->line and as much of row->record as
     // is known.
     RowError read(int64_t line, std::string_view text, InputRow *row);
+    // Loads the adapters of the rows read so far, by as many threads (0: one for each core).
+    void load_adapters(int32_t threads);
+    // What is wrong with the adapter of a row that was read, whatever else is wrong with the row.
+    RowError check_adapter(const InputRow &row);
 
   private:
     RowReaderOptions options_;

@@ -232,10 +232,19 @@ RowError ParameterReader::read_constraint(ConstraintKey name, std::string_view k
 }
 
 void ParameterReader::read_model(const RowReaderOptions &options, const std::string &model) {
-    if (adapter_.has_value() || options.adapters == nullptr || !options.adapters->knows(model)) {
-        return;
+    if (adapter_.has_value() || options.adapters == nullptr) return;
+    if (options.adapters->knows(model)) {
+        adapter_ = model;
+    } else {
+        options.adapters->count_other_model(model);
     }
-    adapter_ = model;
+}
+
+RowError ParameterReader::read_adapter(std::string_view key, JsonView value) {
+    if (value.is_null()) return {};
+    if (!value.is_string()) return type_error(key, "the name of an adapter");
+    adapter_ = std::string(*value.string());
+    return {};
 }
 
 RowError ParameterReader::find_adapter(const RowReaderOptions &options) {
@@ -246,53 +255,47 @@ RowError ParameterReader::find_adapter(const RowReaderOptions &options) {
     const Result<SharedAdapter> found =
         options.adapters == nullptr
             ? error(BATCHLLM_ERROR_ROW_ADAPTER, "there are no adapters here")
-            : options.adapters->get(*adapter_);
+            : options.adapters->find(*adapter_);
     if (!found.ok()) {
-        if (found.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY &&
-            found.status().message() == "out of memory") {
-            throw std::bad_alloc();
-        }
         return {row_error_code(BATCHLLM_ERROR_ROW_ADAPTER), found.status().message()};
     }
     own().adapter = *found;
     return {};
 }
 
+// Creates the row's own constraint, if there is a cache to create it with.
+RowError ParameterReader::make_constraint(ConstraintCache *constraints) {
+    // A request's "strict" takes precedence over loose_schema, whatever their order.
+    if (strict_.has_value()) own_->constraint_text.loose = !*strict_;
+    const ConstraintText &text = own_->constraint_text;
+    if (constraints == nullptr || text == defaults_->constraint_text) return {};
+    own_->constraint = nullptr;
+    if (text.kind == 0) return {};
+    Result<SharedConstraint> made = constraints->get(text);
+    if (!made.ok()) {
+        // The row is not to blame: the run ends, and the next one reads the row again.
+        if (made.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
+        return {row_error_code(BATCHLLM_ERROR_ROW_CONSTRAINT), made.status().message()};
+    }
+    own_->constraint = std::move(made).value();
+    return {};
+}
+
 RowError ParameterReader::take(const RowReaderOptions &options, InputRow *row) {
-    ConstraintCache *constraints = options.constraints;
     row->params = defaults_;
     if (adapter_.has_value()) {
         RowError error = find_adapter(options);
         if (failed(error)) return error;
     }
     if (own_ == nullptr) return {};
-    // A request's "strict" takes precedence over loose_schema, whatever their order.
-    if (strict_.has_value()) own_->constraint_text.loose = !*strict_;
-    const ConstraintText &text = own_->constraint_text;
-    if (constraints != nullptr && text != defaults_->constraint_text) {
-        own_->constraint = nullptr;
-        if (text.kind != 0) {
-            Result<SharedConstraint> made = constraints->get(text);
-            if (!made.ok()) {
-                // The row is not to blame: the run ends, and the next one reads the row again.
-                if (made.status().code() == BATCHLLM_ERROR_OUT_OF_MEMORY) throw std::bad_alloc();
-                return {row_error_code(BATCHLLM_ERROR_ROW_CONSTRAINT), made.status().message()};
-            }
-            own_->constraint = std::move(made).value();
-        }
-    }
-    row->params = std::move(own_);
-    return {};
+    RowError error = make_constraint(options.constraints);
+    row->params = std::move(own_); // even then: what is wrong with its adapter comes first
+    return error;
 }
 
 RowError ParameterReader::read(std::string_view key, JsonView value, bool *known) {
     *known = true;
-    if (key == "adapter") {
-        if (value.is_null()) return {};
-        if (!value.is_string()) return type_error(key, "the name of an adapter");
-        adapter_ = std::string(*value.string());
-        return {};
-    }
+    if (key == "adapter") return read_adapter(key, value);
     if (const std::optional<ConstraintKey> name = find_constraint_key(key)) {
         return value.is_null() ? RowError() : read_constraint(*name, key, value);
     }

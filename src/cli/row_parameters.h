@@ -41,8 +41,10 @@ class ParameterReader {
     }
     Task task() const { return own_ == nullptr ? defaults_->task : own_->task; }
     // The row's parameters. Also creates the row's constraint, if there is a cache to create it
-    // with, and finds its adapter.
+    // with, and finds its adapter, which is not loaded yet.
     RowError take(const RowReaderOptions &options, InputRow *row);
+    // null leaves the default.
+    RowError read_adapter(std::string_view key, JsonView value);
     // If `model` is the name of an adapter, the row has it, unless it names another by its own key.
     void read_model(const RowReaderOptions &options, const std::string &model);
     SamplingOptions &own() {
@@ -53,6 +55,7 @@ class ParameterReader {
   private:
     RowError read_constraint(ConstraintKey name, std::string_view key, JsonView value);
     RowError find_adapter(const RowReaderOptions &options);
+    RowError make_constraint(ConstraintCache *constraints);
 
     std::shared_ptr<const SamplingOptions> defaults_;
     std::shared_ptr<SamplingOptions> own_;

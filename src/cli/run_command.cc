@@ -94,6 +94,9 @@ Result<OptionParts> option_parts(const RunOptions &options) {
         if (!options.in.prompt.image_column.empty()) {
             add("image-column", std::string_view(options.in.prompt.image_column));
         }
+        if (!options.in.prompt.adapter_column.empty()) {
+            add("adapter-column", std::string_view(options.in.prompt.adapter_column));
+        }
     }
     ASSIGN_OR_RETURN(const auto adapters, identify_adapters(options.in.adapters));
     for (const auto &[name, value] : adapters) {

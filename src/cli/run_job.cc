@@ -112,9 +112,10 @@ Status RunJob::run(LineReader input) {
     }
     const auto defaults = std::make_shared<SamplingOptions>(options_.in.sampling);
     RETURN_IF_ERROR(make_default_constraint(defaults.get()));
-    RETURN_IF_ERROR(adapters_->load_named(options_.in.adapters));
+    RETURN_IF_ERROR(adapters_->load_named(options_.in.adapters, options_.in.threads));
     if (!options_.in.adapters.used.empty()) {
-        ASSIGN_OR_RETURN(defaults->adapter, adapters_->get(options_.in.adapters.used));
+        ASSIGN_OR_RETURN(defaults->adapter, adapters_->find(options_.in.adapters.used));
+        RETURN_IF_ERROR(adapters_->load(*defaults->adapter));
     }
     RETURN_IF_ERROR(check_options(engine_.get(), *defaults));
     RowReaderOptions row_options;
@@ -409,6 +410,8 @@ int RunJob::finish(Status status) {
     const std::string text = summary(seconds);
     if (!text.empty()) display_.note(text);
     if (!failure_.empty()) display_.note(failure_);
+    const std::string others = adapters_.has_value() ? adapters_->other_models() : "";
+    if (!others.empty()) display_.note(others);
     if (!written.ok()) {
         return report(written.message() + (complete ? " (the output is complete)" : again));
     }

@@ -2,6 +2,7 @@
 
 #include "base/printable.h"
 #include "cli/json_text.h"
+#include "cli/row_parameters.h"
 
 namespace batchllm::cli {
 namespace {
@@ -45,11 +46,18 @@ TableRenderer::TableRenderer(TemplateOptions options) : options_(std::move(optio
     seen_.assign(names_.size(), 0);
 }
 
-RowError TableRenderer::read_cells(const JsonMembers &members, InputRow *row) {
+RowError TableRenderer::read_cells(const JsonMembers &members, const RowReaderOptions &options,
+                                   InputRow *row) {
+    ParameterReader parameters(options.defaults);
     for (const auto [key, value] : members) {
         if (!options_.image_column.empty() && key == options_.image_column) {
             image_seen_ = true;
             RowError error = read_images(key, value, &row->images);
+            if (!error.code.empty()) return error;
+        }
+        if (!options_.adapter_column.empty() && key == options_.adapter_column) {
+            adapter_seen_ = true;
+            RowError error = parameters.read_adapter(key, value);
             if (!error.code.empty()) return error;
         }
         const auto name = names_.find(key);
@@ -66,11 +74,11 @@ RowError TableRenderer::read_cells(const JsonMembers &members, InputRow *row) {
             row->cells.emplace_back(name->second, std::move(*cell));
         }
     }
-    return {};
+    return parameters.take(options, row);
 }
 
-Status TableRenderer::check_image_column() const {
-    if (options_.image_column.empty() || image_seen_ || all_seen_) return {};
+Status TableRenderer::check_column(const char *option, const std::string &column, bool seen) const {
+    if (column.empty() || seen || all_seen_) return {};
     std::set<std::string> columns = others_;
     for (const auto &[name, number] : names_) {
         if (seen_[number] != 0) columns.insert(name);
@@ -83,16 +91,16 @@ Status TableRenderer::check_image_column() const {
         if (shown++ >= most) break;
         names += (names.empty() ? "" : ", ") + in_quotes(name);
     }
-    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                 "--image-column: there is no column %s; the columns are %s",
-                 in_quotes(options_.image_column).c_str(), names.c_str());
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: there is no column %s; the columns are %s",
+                 option, in_quotes(column).c_str(), names.c_str());
 }
 
 Status TableRenderer::render(std::vector<InputRow> *rows, std::vector<RowError> *errors,
                              const std::atomic<bool> *stop) {
     errors->assign(rows->size(), {});
     if (rows->empty()) return {};
-    RETURN_IF_ERROR(check_image_column());
+    RETURN_IF_ERROR(check_column("--image-column", options_.image_column, image_seen_));
+    RETURN_IF_ERROR(check_column("--adapter-column", options_.adapter_column, adapter_seen_));
     std::vector<CellColumnText> texts(names_.size(), CellColumnText(rows->size()));
     for (size_t i = 0; i < rows->size(); ++i) {
         InputRow &row = (*rows)[i];

@@ -1,5 +1,6 @@
 // Input lines as rows of a table: with --template every key of a line is a column, and the row's
-// prompt is made from them. "id" still names the row; no key is a parameter.
+// prompt is made from them. "id" still names the row; no key is a parameter, but one may name the
+// row's adapter.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,8 @@ struct TemplateOptions {
     int32_t fields = BATCHLLM_FIELDS_GIVEN;
     bool chat = false;
     std::string system;
-    std::string image_column; // the key of a line's pictures; empty: lines have none
+    std::string image_column;   // the key of a line's pictures; empty: lines have none
+    std::string adapter_column; // the key of a line's adapter; empty: lines name none
 
     bool used() const { return text.has_value(); }
     bool reorder() const { return fields == BATCHLLM_FIELDS_REORDER; }
@@ -43,8 +45,8 @@ class TableRenderer {
     // The bytes of a row's prompt that do not come from its cells.
     size_t template_bytes() const { return options_.text->size(); }
     // Reads the cells of a line; numbers, lists and objects become their JSON text. Keeps only keys
-    // the template may name, and the row's pictures.
-    RowError read_cells(const JsonMembers &members, InputRow *row);
+    // the template may name, the row's pictures and its adapter.
+    RowError read_cells(const JsonMembers &members, const RowReaderOptions &options, InputRow *row);
     // Skips a line that an earlier run has done. It may have had any key.
     void pass_over_line() { all_seen_ = true; }
     // Sets the error of rows that cannot have a prompt. Fails if the template is wrong or names a
@@ -54,7 +56,8 @@ class TableRenderer {
                   const std::atomic<bool> *stop);
 
   private:
-    Status check_image_column() const;
+    // option: names the column; seen: a line has had it.
+    Status check_column(const char *option, const std::string &column, bool seen) const;
 
     TemplateOptions options_;
     // Everything in braces, with its index in seen_: the library decides which of it is a field.
@@ -62,6 +65,7 @@ class TableRenderer {
     std::vector<char> seen_;       // [names] whether any line has had the key
     bool all_seen_ = false;        // lines may have had any key
     bool image_seen_ = false;      // a line has had the key of pictures
+    bool adapter_seen_ = false;    // a line has had the key of adapters
     std::set<std::string> others_; // a few keys that the template does not name, for error texts
 };
 

@@ -56,6 +56,7 @@ Status WindowBuilder::read_rows() {
     const size_t most_bytes = together ? table_bytes : chunk_bytes;
     const size_t most_rows = together ? table_rows : chunk_rows;
     size_t bytes = 0;
+    std::vector<std::pair<InputRow, RowError>> read;
     for (size_t rows = 0; bytes < most_bytes && rows < most_rows; ++rows) {
         Line line;
         ASSIGN_OR_RETURN(const bool more, input_->next(&line));
@@ -80,10 +81,16 @@ Status WindowBuilder::read_rows() {
             error = rows_.read(line.number, line.text, &row);
         }
         row.done = done;
-        if (!error.code.empty()) {
-            if (!done) failed_.push_back({row.line, std::move(row.record), std::move(error)});
-        } else {
+        read.emplace_back(std::move(row), std::move(error));
+    }
+    rows_.load_adapters(options_.threads);
+    for (auto &[row, error] : read) {
+        RowError of_adapter = rows_.check_adapter(row);
+        if (!of_adapter.code.empty()) error = std::move(of_adapter);
+        if (error.code.empty()) {
             chunk_.push_back(std::move(row));
+        } else if (!row.done) {
+            failed_.push_back({row.line, std::move(row.record), std::move(error)});
         }
     }
     return {};

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <unordered_set>
 #include <utility>
@@ -35,14 +36,22 @@ struct FreeState {
     void operator()(XXH3_state_t *state) const { XXH3_freeState(state); }
 };
 
-Status read_weights(AdapterFiles *files, XXH3_state_t *state) {
+Status read_weights(AdapterFiles *files, WeightMemory *memory, XXH3_state_t *state) {
     const std::string path = files->weights_path();
     size_t size = 0;
     ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &size));
-    files->weights.reset(new std::byte[size]); // not initialised
+    // A file that has holes may be of any size.
+    if (size / static_cast<size_t>(::sysconf(_SC_PAGESIZE)) >=
+        static_cast<size_t>(::sysconf(_SC_PHYS_PAGES))) {
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: its %zu bytes do not fit into memory",
+                     path.c_str(), size);
+    }
+    WeightMemory none;
+    WeightMemory::Block block =
+        memory != nullptr ? memory->take(size) : none.take(std::min(size, read_bytes));
     files->weight_bytes = size;
     for (size_t done = 0; done < size;) {
-        std::byte *to = files->weights.get() + done;
+        std::byte *to = block.bytes.get() + (memory != nullptr ? done : 0);
         const ssize_t got = ::read(fd.get(), to, std::min(read_bytes, size - done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) {
@@ -53,6 +62,7 @@ Status read_weights(AdapterFiles *files, XXH3_state_t *state) {
         XXH3_128bits_update(state, to, static_cast<size_t>(got));
         done += static_cast<size_t>(got);
     }
+    if (memory != nullptr) files->weights = std::move(block);
     return {};
 }
 
@@ -238,13 +248,13 @@ std::optional<DType> type_of(const StoredTensor &tensor) {
 }
 
 template <typename Bits> bool all_finite(const std::byte *data, int64_t count, Bits exponent) {
-    bool finite = true;
+    Bits found = 0; // no bool: compilers make vectors of this
     for (int64_t i = 0; i < count; ++i) {
         Bits bits;
         std::memcpy(&bits, data + i * static_cast<int64_t>(sizeof bits), sizeof bits);
-        finite &= (bits & exponent) != exponent;
+        found |= static_cast<Bits>((bits & exponent) == exponent ? -1 : 0);
     }
-    return finite;
+    return found == 0;
 }
 
 bool all_finite(const std::byte *data, int64_t count, DType type) {
@@ -254,7 +264,35 @@ bool all_finite(const std::byte *data, int64_t count, DType type) {
 
 } // namespace
 
-Result<AdapterFiles> read_adapter_files(const std::string &directory) {
+WeightMemory::Block WeightMemory::take(size_t size) {
+    {
+        const std::lock_guard lock(mutex_);
+        while (!spare_.empty()) {
+            Block block = std::move(spare_.back());
+            spare_.pop_back();
+            spare_bytes_ -= block.size;
+            if (block.size >= size) return block;
+        }
+    }
+    Block block{std::unique_ptr<std::byte[]>(new std::byte[size]), size};
+#ifdef MADV_HUGEPAGE
+    constexpr size_t page = 4096, huge = size_t{2} << 20;
+    void *first = block.bytes.get();
+    if (size >= 2 * huge && std::align(page, huge, first, size) != nullptr) {
+        ::madvise(first, size, MADV_HUGEPAGE);
+    }
+#endif
+    return block;
+}
+
+void WeightMemory::give_back(Block block) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (spare_.size() == most_blocks || spare_bytes_ + block.size > most_bytes) return;
+    spare_bytes_ += block.size;
+    spare_.push_back(std::move(block));
+}
+
+Result<AdapterFiles> read_adapter_files(const std::string &directory, WeightMemory *memory) {
     AdapterFiles files;
     files.directory = directory;
     ASSIGN_OR_RETURN(files.config, read_file(files.config_path(), config_limit));
@@ -270,7 +308,7 @@ Result<AdapterFiles> read_adapter_files(const std::string &directory) {
     const uint64_t config_bytes = files.config.size(); // so that no byte can change sides
     XXH3_128bits_update(state.get(), &config_bytes, sizeof config_bytes);
     XXH3_128bits_update(state.get(), files.config.data(), files.config.size());
-    RETURN_IF_ERROR(read_weights(&files, state.get()));
+    RETURN_IF_ERROR(read_weights(&files, memory, state.get()));
     files.hash = hash_of(state.get());
     return files;
 }
@@ -282,7 +320,7 @@ class AdapterReader {
         : files_(std::move(files)), model_(model), modules_(model), checked_(checked),
           path_(files_.weights_path()), adapter_(std::make_shared<Adapter>()) {}
 
-    Result<std::shared_ptr<const Adapter>> read() {
+    Result<std::shared_ptr<Adapter>> read() {
         ASSIGN_OR_RETURN(const AdapterConfig config,
                          AdapterConfig::parse(files_.config, files_.config_path()));
         config_ = &config;
@@ -298,8 +336,8 @@ class AdapterReader {
             return error(code, "%s: changes nothing of the model", path_.c_str());
         }
         adapter_->hash = files_.hash;
-        adapter_->bytes.push_back(std::move(files_.weights));
-        return std::shared_ptr<const Adapter>(std::move(adapter_));
+        adapter_->bytes.push_back(std::move(files_.weights.bytes));
+        return std::move(adapter_);
     }
 
   private:
@@ -617,8 +655,8 @@ class AdapterReader {
     std::shared_ptr<Adapter> adapter_;
 };
 
-Result<std::shared_ptr<const Adapter>> make_adapter(AdapterFiles files, const Model &model,
-                                                    bool checked) {
+Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const Model &model,
+                                              bool checked) {
     return AdapterReader(std::move(files), model, checked).read();
 }
 

@@ -1,9 +1,12 @@
 #include "runtime/adapter_library.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
+#include <filesystem>
+#include <system_error>
+#include <unistd.h>
 
-#include "base/file.h"
 #include "base/printable.h"
 #include "model/adapter_files.h"
 
@@ -12,6 +15,29 @@ namespace {
 
 // Adapters whose files have no more than this in all, nor than fits a device, are not read again.
 constexpr int64_t most_kept_bytes = int64_t{1} << 30;
+constexpr int64_t most_loading_bytes = int64_t{512} << 20;
+
+int64_t weight_bytes(const std::string &directory) {
+    AdapterFiles files;
+    files.directory = directory;
+    std::error_code missing; // which reading reports
+    const auto size = std::filesystem::file_size(files.weights_path(), missing);
+    return missing ? 0 : static_cast<int64_t>(size);
+}
+
+// Whether the adapter's files are there, as far as it is known.
+bool are_readable(const std::string &directory) {
+    AdapterFiles files;
+    files.directory = directory;
+    for (const std::string &path : {files.config_path(), files.weights_path()}) {
+        std::error_code unknown;
+        const auto kind = std::filesystem::status(path, unknown).type();
+        if (kind == std::filesystem::file_type::none) continue;
+        if (kind != std::filesystem::file_type::regular) return false;
+        if (::access(path.c_str(), R_OK) != 0 && errno == EACCES) return false;
+    }
+    return true;
+}
 
 // Null: `most` would be exceeded. bytes: count as long as the adapter is kept.
 std::shared_ptr<const Adapter> counted(std::shared_ptr<const Adapter> adapter, int64_t bytes,
@@ -30,7 +56,7 @@ std::shared_ptr<const Adapter> counted(std::shared_ptr<const Adapter> adapter, i
 
 Result<std::shared_ptr<const AdapterSource>> identify_adapter(const std::string &name,
                                                               const std::string &path) {
-    ASSIGN_OR_RETURN(const AdapterFiles files, read_adapter_files(path));
+    ASSIGN_OR_RETURN(const AdapterFiles files, read_adapter_files(path, nullptr));
     auto source = std::make_shared<AdapterSource>();
     source->name = name;
     source->path = path;
@@ -38,6 +64,30 @@ Result<std::shared_ptr<const AdapterSource>> identify_adapter(const std::string 
     source->file_bytes = static_cast<int64_t>(files.bytes());
     return std::shared_ptr<const AdapterSource>(std::move(source));
 }
+
+// Begins when files of this size may be in memory, and ends when they no longer are.
+class AdapterLibrary::Turn {
+  public:
+    Turn(AdapterLibrary *library, int64_t bytes) : library_(*library), bytes_(bytes) {
+        std::unique_lock lock(library_.mutex_);
+        library_.loaded_.wait(lock, [&] {
+            return library_.loading_bytes_ == 0 ||
+                   library_.loading_bytes_ + bytes_ <= most_loading_bytes;
+        });
+        library_.loading_bytes_ += bytes_;
+    }
+    Turn(const Turn &) = delete;
+    Turn &operator=(const Turn &) = delete;
+    ~Turn() {
+        const std::lock_guard lock(library_.mutex_);
+        library_.loading_bytes_ -= bytes_;
+        library_.loaded_.notify_all();
+    }
+
+  private:
+    AdapterLibrary &library_;
+    int64_t bytes_;
+};
 
 void AdapterLibrary::open(const Model *model, std::vector<const Backend *> backends) {
     model_ = model;
@@ -65,6 +115,19 @@ Result<int64_t> AdapterLibrary::memory_bytes(const Adapter &adapter) const {
     return most;
 }
 
+// Its memory is given back with it.
+Result<std::shared_ptr<const Adapter>> AdapterLibrary::make(AdapterFiles files,
+                                                            bool checked) const {
+    const size_t size = files.weights.size;
+    ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter,
+                     make_adapter(std::move(files), *model_, checked));
+    const Adapter *raw = adapter.get();
+    return std::shared_ptr<const Adapter>(
+        raw, [adapter = std::move(adapter), size, memory = memory_](const Adapter *) {
+            memory->give_back({std::move(adapter->bytes.back()), size});
+        });
+}
+
 Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::string &name,
                                                                   const std::string &path) {
     if (name.empty() || !is_utf8(name)) {
@@ -76,15 +139,15 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
                      "the engine has no model that an adapter could change: it was made without "
                      "model_dir");
     }
-    ASSIGN_OR_RETURN(AdapterFiles files, read_adapter_files(path));
+    const Turn turn(this, weight_bytes(path));
+    ASSIGN_OR_RETURN(AdapterFiles files, read_adapter_files(path, memory_.get()));
     auto source = std::make_shared<AdapterSource>();
     source->library = shared_from_this();
     source->name = name;
     source->path = path;
     source->hash = files.hash;
     source->file_bytes = static_cast<int64_t>(files.bytes());
-    ASSIGN_OR_RETURN(std::shared_ptr<const Adapter> adapter,
-                     make_adapter(std::move(files), *model_));
+    ASSIGN_OR_RETURN(const std::shared_ptr<const Adapter> adapter, make(std::move(files), false));
     const auto rank_of = [&](const LowRank &change) {
         if (change.a) source->largest_rank = std::max(source->largest_rank, change.rank());
         source->matrices += change.a ? 1 : 0;
@@ -96,8 +159,9 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
     if (!bytes.ok()) return std::move(bytes).status().within(path);
     source->memory_bytes = *bytes;
     const int64_t room = backends_.empty() ? 0 : backends_.front()->info().adapter_bytes;
-    source->kept = counted(std::move(adapter), source->file_bytes, std::min(most_kept_bytes, room),
-                           kept_bytes_);
+    // If it is not kept, it is freed once the lock is: that takes a while.
+    source->kept =
+        counted(adapter, source->file_bytes, std::min(most_kept_bytes, room), kept_bytes_);
     const auto [known, is_new] = hashes_.try_emplace(source->salt(), source->hash);
     if (!is_new && known->second != source->hash) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
@@ -110,25 +174,22 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
 Result<std::shared_ptr<const Adapter>> AdapterLibrary::read(const AdapterSource &source) const {
     if (source.kept != nullptr) return source.kept;
     constexpr int32_t changed = BATCHLLM_ERROR_ROW_ADAPTER;
-    auto files = read_adapter_files(source.path);
+    const Status has_changed =
+        error(changed, "its adapter has changed since it was loaded: %s", source.path.c_str());
+    if (weight_bytes(source.path) > source.file_bytes) return has_changed; // however large it is
+    auto files = read_adapter_files(source.path, memory_.get());
     if (!files.ok() && files.status().code() == BATCHLLM_ERROR_IO) {
-        // Is it gone, or does the disk fail?
-        AdapterFiles at;
-        at.directory = source.path;
-        for (const std::string &path : {at.config_path(), at.weights_path()}) {
-            const auto exists = file_exists(path);
-            if (exists.ok() && !*exists) {
-                return Status(changed, "its adapter is gone: " + files.status().message());
-            }
+        if (!are_readable(source.path)) {
+            return Status(changed, "its adapter is gone: " + files.status().message());
         }
-        return files.status();
+        files = read_adapter_files(
+            source.path, memory_.get()); // they were not there for a moment, or the disk fails
     }
     if (!files.ok() && is_failure_of_process(files.status().code())) return files.status();
     if (!files.ok() || files->hash != source.hash) {
-        return error(changed, "its adapter has changed since it was loaded: %s",
-                     source.path.c_str());
+        return has_changed;
     }
-    return make_adapter(std::move(files).value(), *model_, true);
+    return make(std::move(files).value(), true);
 }
 
 } // namespace batchllm

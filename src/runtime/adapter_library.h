@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "backend/backend.h"
 #include "base/status.h"
 #include "model/adapter.h"
+#include "model/adapter_files.h"
 #include "model/model.h"
 
 namespace batchllm {
@@ -47,17 +49,23 @@ class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
     // The backend is about to be destroyed.
     void forget(const Backend *backend);
 
-    // Any thread.
+    // Any thread. Threads load several at once, whose files have no more than 512 MiB
+    // together, or one.
     Result<std::shared_ptr<const AdapterSource>> load(const std::string &name,
                                                       const std::string &path);
     // Reads the adapter again. A ROW_ADAPTER error if it is not what it was. Any thread.
     Result<std::shared_ptr<const Adapter>> read(const AdapterSource &source) const;
 
   private:
+    class Turn;
+    Result<std::shared_ptr<const Adapter>> make(AdapterFiles files, bool checked) const;
     Result<int64_t> memory_bytes(const Adapter &adapter) const;
 
     const Model *model_ = nullptr;
+    std::shared_ptr<WeightMemory> memory_ = std::make_shared<WeightMemory>();
     std::mutex mutex_;
+    std::condition_variable loaded_;
+    int64_t loading_bytes_ = 0;
     std::vector<const Backend *> backends_;
     std::unordered_map<uint64_t, AdapterHash> hashes_; // by salt
     std::shared_ptr<std::atomic<int64_t>> kept_bytes_ = std::make_shared<std::atomic<int64_t>>(0);

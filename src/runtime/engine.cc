@@ -16,15 +16,15 @@ std::string name_of(std::string path) {
     return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
-constexpr int32_t most_picture_threads = 16;
+constexpr int32_t most_supply_threads = 16;
 
 RunLimits limits_of(const EngineOptions &options, const RowReader &reader) {
     RunLimits limits{reader.max_request_tokens(), options.seed, reader.tokenizer(),
                      options.enlarge != BATCHLLM_ENLARGE_NONE};
     if (reader.model() != nullptr) limits.picture_token = reader.model()->picture_token;
     // Beside what the backend computes with on the CPU, and without one too.
-    limits.picture_threads = std::clamp(
-        options.threads > 0 ? options.threads : ThreadPool::available(), 1, most_picture_threads);
+    limits.supply_threads = std::clamp(
+        options.threads > 0 ? options.threads : ThreadPool::available(), 1, most_supply_threads);
     return limits;
 }
 

@@ -34,11 +34,11 @@ SchedulerOptions of_backend(SchedulerOptions options, const Backend *backend, La
 } // namespace
 
 Lane::Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options,
-           const DraftOptions &drafts, int32_t picture_threads)
+           const DraftOptions &drafts, int32_t supply_threads)
     : device_(device), backend_(std::move(backend)), drafts_(drafts, backend_->info()),
       scheduler_(of_backend(std::move(options), backend_.get(), &drafts_)),
-      adapters_(backend_.get(), &scheduler_.adapters()),
-      pictures_(backend_.get(), &scheduler_.pictures(), picture_threads) {}
+      adapters_(backend_.get(), &scheduler_.adapters(), supply_threads),
+      pictures_(backend_.get(), &scheduler_.pictures(), supply_threads) {}
 
 Result<const TokenBatch *> Lane::next_batch() {
     const TokenBatch &batch = scheduler_.next_step();

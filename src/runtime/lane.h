@@ -27,9 +27,9 @@ namespace batchllm {
 class Lane {
   public:
     // The backend determines pages, page_tokens, step_tokens and feeds of the options.
-    // picture_threads: that prepare pictures.
+    // supply_threads: that read adapters, and as many that prepare pictures.
     Lane(int32_t device, std::unique_ptr<Backend> backend, SchedulerOptions options,
-         const DraftOptions &drafts = {}, int32_t picture_threads = 1);
+         const DraftOptions &drafts = {}, int32_t supply_threads = 1);
     Lane(const Lane &) = delete; // its scheduler refers to its drafts
     Lane &operator=(const Lane &) = delete;
 

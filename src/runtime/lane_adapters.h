@@ -1,4 +1,4 @@
-// The adapters of one device: read and packed by a thread, in the order in which rows that need them
+// The adapters of one device: read and packed by threads, in the order in which rows that need them
 // are placed, and loaded into the slots that the scheduler gives them. One that no run needs stays in its
 // slot, for rows to come.
 #pragma once
@@ -22,7 +22,9 @@ struct AdapterKind {
     static constexpr bool keeps_unused = true, renews_at_once = true;
 
     static int64_t bytes(const AdapterSource &source) { return source.memory_bytes; }
-    static int64_t bytes_to_make(const AdapterSource &source) { return source.memory_bytes; }
+    static int64_t bytes_to_make(const AdapterSource &source) {
+        return source.file_bytes + source.memory_bytes;
+    }
     static void add(AdapterSlots *slots, int32_t number, const AdapterSource &source) {
         slots->add(number, source.memory_bytes);
     }
@@ -32,7 +34,8 @@ struct AdapterKind {
 
 class LaneAdapters : public LaneSupply<AdapterKind> {
   public:
-    LaneAdapters(Backend *backend, AdapterSlots *slots) : LaneSupply(backend, slots, 1) {}
+    LaneAdapters(Backend *backend, AdapterSlots *slots, int32_t threads)
+        : LaneSupply(backend, slots, threads) {}
 
     // After a batch has been scheduled, before it goes forward.
     Status load();

@@ -41,7 +41,7 @@ Placement::Placement(const std::vector<int32_t> &devices,
     drafts.tokenizer = reader_.tokenizer();
     for (size_t i = 0; i < backends.size(); ++i) {
         lanes_.push_back(std::make_unique<Lane>(devices[i], std::move(backends[i]), scheduling,
-                                                drafts, limits.picture_threads));
+                                                drafts, limits.supply_threads));
         const BackendInfo &info = lanes_.back()->info();
         devices_.push_back({devices[i], info});
         if (!info.warning.empty()) observers_.warn(info.warning);

@@ -107,7 +107,7 @@ struct RunLimits {
     const Tokenizer *tokenizer = nullptr; // null: no text, no stop strings
     bool sharing = true;                  // false: each sample is computed separately
     int32_t picture_token = -1;           // Model::picture_token
-    int32_t picture_threads = 1;          // of a lane, that prepare pictures
+    int32_t supply_threads = 1; // of a lane, that read adapters, and as many that prepare pictures
 };
 // The run for waiting rows that are all equal; the first one lends its tokens. A run determines
 // what is computed, not where it ends: it knows no EOS ids.

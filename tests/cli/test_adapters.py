@@ -1,6 +1,7 @@
 """Rows that name adapters: the program's own form, the OpenAI batch format, plans and resuming."""
 
 import json
+import os
 import shutil
 import unittest
 
@@ -10,6 +11,7 @@ GOLDEN = TESTS / "golden"
 ADAPTERS = GOLDEN / "adapters"
 BASE = "llama_bias_f32"
 CPU = ["--backend", "cpu", "--compute-type", "f32", "--kv-memory", "16MiB", "--model", GOLDEN / BASE]
+TEXT = ["--backend", "cpu", "--compute-type", "f32", "--kv-memory", "16MiB", "--model", os.environ.get("BATCHLLM_TEXT_MODEL", "build/tests/text_model")]
 SAID = {made["name"]: made["rows"] for made in json.loads((ADAPTERS / "adapters.json").read_text())["adapters"]}
 ROWS = json.loads((GOLDEN / BASE / "golden.json").read_text())["rows"]
 NAMES = ("llama_qv_r4", "llama_all_r64_rs", "llama_one_layer")
@@ -84,6 +86,60 @@ class Adapters(ProgramTest):
             got = row["response"]["body"]["choices"][0]["logprobs"]["token_logprobs"]
             self.assertEqual(got, usual[0 if row["custom_id"] == "0" else 1])
 
+    def test_models_that_are_no_adapters_are_named_at_the_end(self):
+        def request(i, model):
+            return {"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": {"model": model, "prompt": ROWS[0]["prompt"], "max_tokens": 1}}
+
+        rows = [request(i, model) for i, model in enumerate((NAMES[0], "base", NAMES[0] + "x", "base"))]
+        def said(given, *adapters):
+            done = self.run_program("run", *CPU, "-i", self.write(given), "-o", self.output, "--force", *adapters)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return [line for line in done.stderr.decode().splitlines() if line.startswith("Rows whose")]
+
+        told = 'Rows whose "model" is no adapter\'s name: '
+        self.assertEqual(said(rows, "--adapters", ADAPTERS), [told + f'2 with "base", 1 with "{NAMES[0]}x"'])
+        many = said([request(i, f"m{i % 11}") for i in range(30)], "--adapters", ADAPTERS)
+        self.assertEqual(many, [told + ", ".join(f'3 with "m{i}"' for i in range(8)) + ", 6 with others"])
+        self.assertEqual(said(rows), [])
+        self.assertEqual(said(rows[:1], "--adapters", ADAPTERS), [])
+
+    def test_a_column_of_a_table_names_adapters(self):
+        names = (NAMES[0], NAMES[1], "", None, "none", 5)
+        rows = [{"id": f"{name} {i}", "language": name, "question": f"Is {i} even?"} for name in names for i in range(3)]
+        adapters = ["--adapters", ADAPTERS, "--use-adapter", NAMES[2], "--max-tokens", "8"]
+        plain = [{"id": row["id"], "adapter": row["language"], "prompt": row["question"] + " Answer:"} for row in rows]
+        wanted = {row["id"]: row for row in self.run_rows(plain, *adapters, backend=TEXT, expect=3)}
+        self.assertEqual(len({tuple(wanted[f"{name} 0"]["tokens"]) for name in names[:4]}), 4)
+        table = ["--template", "{question} Answer:", "--adapter-column", "language"]
+        for row in self.run_rows(rows, *adapters, *table, "--force", backend=TEXT, expect=3):
+            self.assertEqual(row["tokens"], wanted[row["id"]]["tokens"])
+            if "error" in row:
+                self.assertEqual(row["error"]["code"], {"none": "ROW_ADAPTER", "5": "ROW_FORMAT"}[row["id"].split()[0]])
+        self.run_rows(rows, *adapters, *table, "--resume", backend=TEXT, expect=3)
+        done = self.run_program("run", *TEXT, "-i", self.input, "-o", self.output, *adapters, *table[:2], "--resume")
+        self.assertIn(b"adapter-column", done.stderr)
+
+    def test_adapters_that_no_line_of_a_table_can_name_are_refused(self):
+        self.write([{"id": 0, "language": NAMES[0], "question": "x"}])
+        table = ["--template", "{question}"]
+        for arguments, words in ((["--adapters", ADAPTERS, *table], "--adapter-column says"), (["--adapter-column", "language"], "need a --template"),
+                                 (["--adapters", ADAPTERS, *table, "--adapter-column", "langage"], 'no column "langage"; the columns are "id", "language", "question"')):
+            done = self.run_program("run", *TEXT, "-i", self.input, "-o", self.output, *arguments)
+            self.assertEqual(done.returncode, 1, arguments)
+            self.assertIn(words, done.stderr.decode())
+            self.assertFalse(self.output.exists())
+
+    def test_a_directory_that_is_no_adapter_is_named(self):
+        shutil.copytree(ADAPTERS / NAMES[0], self.path("adapters") / "trained" / "checkpoint-500")
+        rows = [{"id": i, "adapter": name, **prompt(0)} for i, name in enumerate(("trained", "trained/checkpoint-500", "../adapters", "lost"))]
+        found = self.run_rows(rows, "--adapters", self.path("adapters"), backend=CPU, expect=3)
+        for i, row in enumerate(sorted(found, key=lambda row: row["id"])):
+            self.assertEqual(row["error"]["message"].endswith(": no " + str(self.path("adapters") / "trained/adapter_config.json")), i == 0, row)
+        itself = self.path("adapters") / "trained" / "checkpoint-500"
+        done = self.run_program("run", *CPU, "-i", self.input, "-o", self.output, "--force", "--adapters", itself)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"--adapter NAME={itself}", done.stderr.decode())
+
     def test_unknown_adapters_are_errors_of_their_rows(self):
         (self.path("adapters") / "bad").mkdir(parents=True)
         (self.path("adapters") / "bad" / "adapter_config.json").write_text("{}")
@@ -99,6 +155,25 @@ class Adapters(ProgramTest):
         rows = [{"id": 0, "adapter": 5, **prompt(0)}]
         [row] = self.run_rows(rows, "--force", backend=CPU, expect=3)
         self.assertEqual(row["error"]["code"], "ROW_FORMAT")
+
+    def test_a_rows_adapter_is_checked_before_its_constraint(self):
+        for name in ("bad", "short"):
+            shutil.copytree(ADAPTERS / NAMES[0], self.path("adapters") / name)
+        shutil.copytree(ADAPTERS / NAMES[0], self.path("adapters") / "good")
+        (self.path("adapters") / "bad" / "adapter_config.json").write_text("{}")
+        weights = self.path("adapters") / "short" / "adapter_model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
+        rows = [{"id": "a", "adapter": "good", **prompt(0)}, {"id": "b", "adapter": "short", "regex": "(", **prompt(0)},
+                {"id": "c", "adapter": "good", "regex": "(", **prompt(0)}, {"id": "d", "adapter": "none", "regex": "(", **prompt(0)},
+                {"id": "e", "adapter": "bad", "max_tokens": "x", "tokens": [5]}, {"id": "f", "adapter": "bad", **prompt(0)},
+                {"id": "g", "adapter": "short", **prompt(1)}]
+        found = self.run_rows(rows, "--adapters", self.path("adapters"), backend=CPU, expect=3)
+        failed = [(row["id"], row["error"]["code"]) for row in found if "error" in row]
+        self.assertEqual(failed, [("b", "ROW_ADAPTER"), ("c", "ROW_CONSTRAINT"), ("d", "ROW_ADAPTER"), ("e", "ROW_FORMAT"),
+                                  ("f", "ROW_ADAPTER"), ("g", "ROW_ADAPTER")])
+        said = {row["id"]: row["error"]["message"] for row in found if "error" in row}
+        self.assertEqual(said["b"], said["g"])
+        self.assertIn("cut short", said["b"])
 
     def test_a_bad_adapter_of_the_command_line_ends_the_run(self):
         good = f"a={ADAPTERS / NAMES[0]}"

@@ -54,7 +54,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bool found = false;
     folder.write("adapter_config.json", fuzz::next_part(&input, &found));
     folder.write("adapter_model.safetensors", input);
-    auto files = read_adapter_files(folder.path());
+    WeightMemory memory;
+    auto files = read_adapter_files(folder.path(), &memory);
     Status status = files.status();
     if (files.ok()) {
         const Model &model = models[data[0] % models.size()];

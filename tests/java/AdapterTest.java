@@ -94,6 +94,22 @@ final class AdapterTest {
         }
     }
 
+    public static void of_several_adapters_the_first_bad_one_in_order_is_thrown() {
+        Adapter good = adapter("llama_qv_r4"), other = adapter("llama_one_layer"), foreign = adapter("phi3_fused"), none = adapter("none");
+        try (Engine engine = engine()) {
+            Check.throwing(BatchLlmException.AdapterFormat.class, "no such module",
+                    () -> engine.prepare(List.of(good, foreign, good, none, other)));
+            Check.throwing(BatchLlmException.Io.class, "none",
+                    () -> engine.add(rows(with(good), with(none), with(foreign), with(other))));
+            Check.equal(0L, engine.stats().rows());
+            engine.prepare(List.of(good, other, good));
+            try (Results results = engine.generate(rows(with(good), with(other), with(good)))) {
+                Check.that(Arrays.equals(results.get(0).tokens(), results.get(2).tokens()), "equal rows");
+            }
+            Check.equal(1L, engine.stats().rowsDeduplicated());
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         Check.run(AdapterTest.class);
     }

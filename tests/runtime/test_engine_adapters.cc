@@ -1,6 +1,7 @@
 // Rows with adapters against PEFT, on the CPU or, with the argument cuda, those that CUDA has adapters for:
 // tests/golden/adapters, made by scripts/golden_adapters.py. Whatever other
 // adapters a job has, however small the room for them, a row's tokens are those of the model with its adapter merged.
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <sys/stat.h>
+#include <thread>
 #include <vector>
 
 #include <simdjson.h>
@@ -438,9 +441,19 @@ void check_change(const std::function<void(const std::string &directory)> &chang
 void rows_of_an_adapter_that_changes_fail_alone(void **) {
     const std::string weights = "/adapter_model.safetensors", config = "/adapter_config.json";
     check_change([&](const std::string &at) { std::filesystem::resize_file(at + weights, 100); });
+    check_change(
+        [&](const std::string &at) { std::filesystem::resize_file(at + weights, 1ULL << 42); });
     check_change([&](const std::string &at) { std::filesystem::remove_all(at); });
     check_change([&](const std::string &at) { std::filesystem::remove(at + config); });
     check_change([&](const std::string &at) { std::filesystem::remove(at + weights); });
+    check_change([&](const std::string &at) {
+        std::filesystem::remove(at + weights);
+        std::filesystem::create_directory(at + weights);
+    });
+    check_change([&](const std::string &at) {
+        std::filesystem::remove(at + config);
+        assert_int_equal(::mkfifo((at + config).c_str(), 0600), 0);
+    });
     check_change([&](const std::string &at) { // a number of another adapter
         std::fstream(at + weights, std::ios::in | std::ios::out | std::ios::ate)
             .seekp(-1, std::ios::end)
@@ -558,6 +571,17 @@ void adapters_that_cannot_be_are_refused(void **) {
     batchllm_adapter *adapter = nullptr;
     assert_int_equal(batchllm_adapter_load(engine.get(), "none", "golden/adapters/none", &adapter),
                      BATCHLLM_ERROR_IO);
+    {
+        const TemporaryDirectory directory;
+        directory.write("adapter_config.json",
+                        bytes_of(folder + "llama_qv_r4/adapter_config.json"));
+        directory.write("adapter_model.safetensors", "");
+        std::filesystem::resize_file(directory.file("adapter_model.safetensors"), 1ULL << 42);
+        assert_int_equal(
+            batchllm_adapter_load(engine.get(), "vast", directory.path().c_str(), &adapter),
+            BATCHLLM_ERROR_OUT_OF_MEMORY);
+        assert_non_null(std::strstr(batchllm_last_error(), "adapter_model.safetensors"));
+    }
     assert_int_equal(
         batchllm_adapter_load(engine.get(), "", (folder + "llama_qv_r4").c_str(), &adapter),
         BATCHLLM_ERROR_INVALID_ARGUMENT);
@@ -627,6 +651,76 @@ void many_adapters_need_the_room_of_a_few(void **) {
     assert_int_equal(stats.adapters, 200);
     assert_int_equal(stats.adapter_loads, 200);
     assert_true(stats.adapter_bytes_peak <= options.adapter_memory_bytes);
+}
+
+// Threads load adapters at once, of which some are damaged: each is what one thread finds.
+void threads_load_adapters_at_once(void **) {
+    const TemporaryDirectory directory;
+    const std::vector<std::string> paths = different_adapters(directory, 64);
+    for (size_t i = 0; i < paths.size(); i += 5) {
+        std::filesystem::resize_file(paths[i] + "/adapter_model.safetensors", 1000 + i);
+    }
+    struct Loaded {
+        AdapterHandle adapter;
+        int32_t status = BATCHLLM_OK;
+        std::string error;
+    };
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", device_options());
+    std::vector<Loaded> all(paths.size());
+    const auto load_one = [&](size_t i, Loaded *loaded) {
+        batchllm_adapter *adapter = nullptr;
+        loaded->status = batchllm_adapter_load(engine.get(), "one", paths[i].c_str(), &adapter);
+        loaded->adapter.reset(adapter);
+        if (adapter == nullptr) loaded->error = batchllm_last_error();
+    };
+    std::atomic<size_t> next = 0;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t) {
+        threads.emplace_back([&] {
+            for (size_t i; (i = next++) < paths.size();) load_one(i, &all[i]);
+        });
+    }
+    for (std::thread &thread : threads) thread.join();
+    for (size_t i = 0; i < paths.size(); ++i) {
+        Loaded alone;
+        load_one(i, &alone);
+        assert_int_equal(all[i].status, i % 5 == 0 ? BATCHLLM_ERROR_ADAPTER_FORMAT : BATCHLLM_OK);
+        assert_int_equal(all[i].status, alone.status);
+        assert_string_equal(all[i].error.c_str(), alone.error.c_str());
+        if (all[i].adapter == nullptr) continue;
+        assert_string_equal(info_of(all[i].adapter).identity, info_of(alone.adapter).identity);
+        add_row(engine.get(), {5, 6, static_cast<int32_t>(i)}, all[i].adapter.get(), 4, i);
+    }
+    const ResultsHandle results = run(engine.get());
+    for (int64_t i = 0; i < results->count; ++i) {
+        assert_int_equal(results->statuses[i], BATCHLLM_OK);
+    }
+}
+
+// A file is read and hashed in pieces, which are not all kept where only its hash is asked.
+void large_files_have_the_same_identity_loaded_or_not(void **) {
+    const TemporaryDirectory directory;
+    directory.write("adapter_config.json", bytes_of(folder + "llama_qv_r4/adapter_config.json"));
+    const std::string weights = bytes_of(folder + "llama_qv_r4/adapter_model.safetensors");
+    uint64_t header = 0;
+    std::memcpy(&header, weights.data(), sizeof header);
+    const size_t end = sizeof header + static_cast<size_t>(header);
+    const std::string spaces((size_t{5} << 20) + 8, ' ');
+    header += spaces.size();
+    std::string larger(reinterpret_cast<const char *>(&header), sizeof header);
+    larger += weights.substr(sizeof header, end - sizeof header) + spaces + weights.substr(end);
+    directory.write("adapter_model.safetensors", larger);
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", device_options());
+    const batchllm_adapter_info loaded = info_of(load(engine, directory.path()));
+    batchllm_adapter_info info{};
+    info.struct_size = sizeof info;
+    CHECK(batchllm_adapter_identify(directory.path().c_str(), &info));
+    assert_string_equal(info.identity, loaded.identity);
+    assert_int_equal(info.file_bytes, loaded.file_bytes);
+    larger.back() ^= 1;
+    directory.write("adapter_model.safetensors", larger);
+    CHECK(batchllm_adapter_identify(directory.path().c_str(), &info));
+    assert_string_not_equal(info.identity, loaded.identity);
 }
 
 // The log and batchllm_info say what weights take in memory.
@@ -720,6 +814,8 @@ int main(int count, char **values) {
         cmocka_unit_test(the_simulation_schedules_adapters),
         cmocka_unit_test(rows_of_an_adapter_stay_on_one_device),
         cmocka_unit_test(an_engine_says_what_its_weights_take),
+        cmocka_unit_test(threads_load_adapters_at_once),
+        cmocka_unit_test(large_files_have_the_same_identity_loaded_or_not),
         cmocka_unit_test(many_adapters_need_the_room_of_a_few),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -48,7 +48,7 @@ void an_adapter_that_fails_without_rows_is_read_again_for_later_ones(void **) {
     HeldUp backend;
     backend.failures = 2;
     AdapterSlots slots(1, 100);
-    LaneAdapters adapters(&backend, &slots);
+    LaneAdapters adapters(&backend, &slots, 1);
     const auto source = any_adapter();
 
     int32_t number = adapters.use(source);

@@ -113,6 +113,9 @@ def test_rows_name_adapters():
     plain = [found[i].tokens for i, (name, _) in enumerate(asked) if name == ""]
     assert plain != [found[i].tokens for i, (name, _) in enumerate(asked) if name is None]
     raises(Exception, "useAdapter: there is no adapter nobody", lambda: spark.transform(rows, use_adapter="nobody", **cpu).collect())
+    directory = spark.transform(rows, use_adapter=names[0], ignore_eos=True, **{**cpu, "adapters": golden / "adapters"})
+    assert {row.id: (row.tokens, row.error) for row in directory.collect()} == {id: (row.tokens, row.error) for id, row in found.items()}
+    raises(Exception, "no row can name one", lambda: spark.transform(rows, **{**cpu, "adapter_column": None}))
 
 
 def test_rows_have_pictures():

@@ -253,6 +253,8 @@ def _backend_options(given: argparse.Namespace) -> Optional[str]:
 def _run(given: argparse.Namespace) -> int:
     params, template = _params(given), _template(given)
     options = _storage_options(given.storage_options)
+    if (given.adapter or given.adapters) and not (given.adapter_column or given.use_adapter):
+        raise ValueError("--adapter-column says which column names each row's adapter, or --use-adapter names one for all rows")
     folders = given.images or ([] if given.image_column is None or is_remote(given.input) else [os.path.dirname(given.input) or "."])
     with Engine(
         given.model,

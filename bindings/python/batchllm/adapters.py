@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
-from operator import attrgetter
-from typing import Mapping, Optional, Sequence, Union
+from concurrent.futures import ThreadPoolExecutor
+from typing import Iterable, Mapping, Optional, Sequence, Union
 
 from . import native
-from .errors import InvalidArgumentError
+from .errors import AdapterFormatError, Error, FileError, InvalidArgumentError, OutOfMemoryError, UnsupportedError
 from .params import Params, SamplingParams, rows_of
 
 Directory = Union[str, "os.PathLike[str]"]
@@ -17,6 +17,7 @@ Directory = Union[str, "os.PathLike[str]"]
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _SAMPLES, _SAMPLE_BYTES = 16, 4096
+_MOST_THREADS = 16
 
 
 class Adapters:
@@ -25,19 +26,33 @@ class Adapters:
 
     def __init__(self) -> None:
         self._loaded: dict[str, native.batchllm_adapter] = {}
-        self._listed: dict[str, str] = {}  # of a directory of adapters: loaded when a row first names one
+        self._listed: dict[str, str] = {}  # by name: loaded when a row first names one
 
-    def open(self, engine: native.batchllm_engine, given: Union[Mapping[str, Directory], Directory, None]) -> None:
-        """Loads adapters by name, or lists a directory of them: what comes into it later is not found."""
+    def open(self, engine: Optional[native.batchllm_engine], given: Union[Mapping[str, Directory], Directory, None]) -> None:
+        """Loads adapters by name, or lists a directory of them."""
+        paths = adapters_by_name(given)
         if isinstance(given, (str, os.PathLike)):
-            folders = sorted(pathlib.Path(given).iterdir())
-            self._listed = {one.name: str(one) for one in folders if (one / _CONFIG).exists() and not one.name.startswith(".")}
+            self._listed = paths
             return
-        for name, path in (given or {}).items():
-            self.load(engine, name, path)
+        for name, adapter in zip(paths, _opened(engine, paths)):
+            if adapter is None:
+                self.load(engine, name, paths[name])  # for its error
+            else:
+                self._loaded[name] = adapter
+
+    def list_all(self, given: Union[Mapping[str, Directory], Directory, None]) -> None:
+        """Each is loaded when a row first names it."""
+        self._listed = adapters_by_name(given)
 
     def load(self, engine: Optional[native.batchllm_engine], name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
+
+    def load_listed(self, engine: Optional[native.batchllm_engine], names: Iterable[str]) -> None:
+        """Loads those of these that are not loaded yet, several at a time. Errors are left to get()."""
+        coming = {name: self._listed[name] for name in names if name not in self._loaded and name in self._listed}
+        for name, adapter in zip(coming, _opened(engine, coming)):
+            if adapter is not None:
+                self._loaded[name] = adapter
 
     def remove(self, name: str) -> None:
         if name not in self.names():
@@ -64,6 +79,17 @@ class Adapters:
             raise self._unknown(name)
         return self._loaded[name]
 
+    def why_not(self, engine: native.batchllm_engine, name: Optional[str]) -> Optional[str]:
+        """Why rows cannot have this adapter, as their error; None: they can."""
+        try:
+            if name:
+                self.get(engine, name)
+        except (InvalidArgumentError, UnsupportedError, AdapterFormatError, FileError, OutOfMemoryError) as error:
+            if str(error) == "out of memory":  # rather than an adapter that is too large: not the row's fault
+                raise
+            return f"ROW_ADAPTER: {error}"
+        return None
+
     @staticmethod
     def _unknown(name: str) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -76,7 +102,9 @@ class Adapters:
         if params is None or column is None:
             return
         column.adapters = []
-        for name, rows in rows_of(params, attrgetter("adapter")).items():
+        named = rows_of(params, lambda one: one.adapter or None)
+        self.load_listed(engine, named)
+        for name, rows in named.items():
             column.adapters.append(self.get(engine, name))
             native.batchllm_params_set_adapter(column, rows, column.adapters[-1])
 
@@ -84,7 +112,7 @@ class Adapters:
         self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], name: Optional[str]
     ) -> Optional[native.batchllm_params_column]:
         """The column with this adapter for all of its rows, or a new one."""
-        if name is None:
+        if not name:
             return column
         column = native.batchllm_params_column_create(1) if column is None else column
         column.adapters = [self.get(engine, name)]
@@ -92,13 +120,40 @@ class Adapters:
         return column
 
 
+def adapters_by_name(given: Union[Mapping[str, Directory], Directory, None]) -> dict[str, str]:
+    """The directories of adapters, by name. Of a directory of adapters, those that it has now: what comes into it later is not found."""
+    if isinstance(given, (str, os.PathLike)):
+        found = {one.name: str(one) for one in sorted(pathlib.Path(given).iterdir()) if (one / _CONFIG).exists() and not one.name.startswith(".")}
+        if not found and (pathlib.Path(given) / _CONFIG).exists():
+            raise ValueError(f"adapters: {os.fspath(given)} is an adapter itself: give it a name, as in {{'name': {os.fspath(given)!r}}}")
+        return found
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"adapters: {type(given).__name__}: a directory of adapters, or a dict of names and directories, is expected")
+    return {name: os.fspath(path) for name, path in (given or {}).items()}
+
+
+def _opened(
+    engine: Optional[native.batchllm_engine], paths: Mapping[str, Directory]
+) -> list[Optional[native.batchllm_adapter]]:
+    """Loads adapters, several at a time. None: that one has an error, which loading it again gives."""
+
+    def attempt(name: str) -> Optional[native.batchllm_adapter]:
+        try:
+            return native.batchllm_adapter_open(engine, name, os.fspath(paths[name]))
+        except Error:
+            return None
+
+    if not paths:
+        return []
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1, len(paths))) as pool:
+        return list(pool.map(attempt, paths))
+
+
 def adapters_column(paths: Sequence[Optional[Directory]]) -> native.batchllm_params_column:
     """Parameters of rows with these adapters, for plans: they are of no engine."""
     names = [None if path is None else os.fspath(path) for path in paths]
     known = Adapters()
-    for name in dict.fromkeys(names):
-        if name is not None:
-            known.load(None, name, name)
+    known.open(None, {name: name for name in names if name is not None})
     params = {name: SamplingParams(adapter=name) for name in names}
     column = native.batchllm_params_column_create(len(names))
     known.set(None, column, [params[name] for name in names])
@@ -110,12 +165,15 @@ def _samples(path: str) -> str:
     digest = hashlib.sha256()
     for name in (_CONFIG, _WEIGHTS):
         try:
-            with open(os.path.join(path, name), "rb") as file:
+            whole = os.path.join(path, name)
+            if not os.path.isfile(whole):  # a pipe, for instance, which cannot be opened without waiting
+                raise FileNotFoundError(whole)
+            with open(whole, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 digest.update(b"%d" % size)
                 for i in range(_SAMPLES):
                     file.seek(max(0, size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
                     digest.update(file.read(_SAMPLE_BYTES))
-        except FileNotFoundError:
+        except OSError:
             digest.update(b"none")  # rows that name it get an error
     return digest.hexdigest()[:16]

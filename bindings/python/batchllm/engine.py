@@ -15,7 +15,7 @@ import time
 import weakref
 from array import array
 from operator import index
-from typing import Any, AsyncIterator, Iterator, Literal, Mapping, Optional, Sequence, Union
+from typing import Any, AsyncIterator, Iterable, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from . import native
 from .adapters import Adapters, Directory
@@ -740,6 +740,15 @@ class Engine:
         if engine is None:
             raise ClosedError("the engine was closed")
         return engine
+
+    def _load_adapters(self, names: Iterable[str]) -> None:
+        """Those of these that are in the engine's directory and not loaded yet; errors are left to their rows."""
+        with self._lock:
+            self._adapters.load_listed(self._enter(), names)
+
+    def _why_no_adapter(self, name: Optional[str]) -> Optional[str]:
+        with self._lock:
+            return self._adapters.why_not(self._enter(), name)
 
     def _with_adapter(
         self, params: Optional[native.batchllm_params_column], name: Optional[str]

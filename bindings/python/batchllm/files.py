@@ -16,14 +16,10 @@ from .columns import columns as columns_of
 from .embeddings import Pooling
 from .engine import Engine, _Reported
 from .errors import (
-    AdapterFormatError,
     Error,
-    FileError,
     InvalidArgumentError,
-    OutOfMemoryError,
     StateError,
     StoppedError,
-    UnsupportedError,
 )
 from .file_figures import Figures
 from .file_formats import Reader, Writer, can_write, check_writable, format_of, is_remote, listed, open_reader, taken
@@ -142,6 +138,8 @@ def run_files(
         raise ValueError("engine_options: the engine has its options already")
     if adapters is not None and isinstance(engine, Engine):
         raise ValueError("adapters: the engine has its adapters already: Engine(adapters=..) or load_adapter")
+    if adapters and adapter_column is None and not (params and params.adapter):
+        raise ValueError("adapters: no row can name one: give adapter_column, or params with an adapter")
     if chunk_rows < 1:
         raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
     if samples not in ("rows", "lists"):
@@ -439,6 +437,7 @@ class _Run:
             mine, theirs = of_name.setdefault(self._wanted.params.adapter if own is None else own or None, ([], []))
             mine.append(row)
             theirs.append(tag)
+        self._engine._load_adapters(name for name in of_name if name is not None and name not in self._without_adapter)
         for name, (mine, theirs) in of_name.items():
             reason = None if name is None else self._why_not(name)
             if reason is None:
@@ -450,13 +449,10 @@ class _Run:
     def _why_not(self, name: str) -> Optional[str]:
         """Why rows cannot have this adapter, as their error; None: they can."""
         if name not in self._without_adapter:
-            try:
-                self._engine._with_adapter(None, name)
+            reason = self._engine._why_no_adapter(name)
+            if reason is None:
                 return None
-            except (InvalidArgumentError, UnsupportedError, AdapterFormatError, FileError, OutOfMemoryError) as error:
-                if str(error) == "out of memory":  # rather than an adapter that is too large: not the row's fault
-                    raise
-                self._without_adapter[name] = f"ROW_ADAPTER: {error}"
+            self._without_adapter[name] = reason
         return self._without_adapter[name]
 
     def _add_rows(

@@ -216,6 +216,8 @@ def transform(
     _check(rows, window_rows, window_bytes)
     if engine_options.get("adapters"):
         given = engine_options["adapters"]
+        if adapter_column is None and not rows.params.adapter:
+            raise ValueError("adapters: no row can name one: give adapter_column, or params with an adapter")
         one = isinstance(given, (str, os.PathLike))
         engine_options["adapters"] = _directory(given) if one else {name: _directory(path) for name, path in given.items()}
     if engine_options.get("image_folders"):

@@ -104,7 +104,9 @@ class RowEngine:
         self._dropped = list(dropped)
         self._limits = limits
         self._metrics = metrics
-        self._engine = Engine(model, **options)
+        # As the rows name them, so that a bad one is an error of its rows.
+        self._engine = Engine(model, **{name: value for name, value in options.items() if name != "adapters"})
+        self._engine._adapters.list_all(options.get("adapters"))
         self._labels = self._engine.labels
         self._lock = threading.Lock()
         self._running: dict[int, _Row] = {}
@@ -165,6 +167,7 @@ class RowEngine:
         window.waiting = []
         free = []
         failed: dict[str, list[int]] = {}
+        self._engine._load_adapters({adapter for at in rows if (adapter := window.params[at].adapter)})
         for at in rows:
             row = window.row(at)
             reason = self._refusal(row.what[1])
@@ -215,8 +218,10 @@ class RowEngine:
             # A failure of the process, such as a lack of memory, is never a row's result.
             except (InvalidArgumentError, UnsupportedError, StateError, ValueError, TypeError) as error:
                 reason = f"ROW_CONSTRAINT: {error}"
-            if reason is None and params.adapter is not None and params.adapter not in self._engine.adapters:
+            if reason is None and params.adapter and params.adapter not in self._engine.adapters:
                 reason = f"ROW_ADAPTER: there is no adapter {params.adapter!r}; name it in adapters="
+            elif reason is None:
+                reason = self._engine._why_no_adapter(params.adapter)
             if len(self._refusals) >= 4096:
                 self._refusals.clear()
             known = self._refusals[id(params)] = params, reason

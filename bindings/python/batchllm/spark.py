@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+from .adapters import adapters_by_name
 from .constraints import schema_of
 from .options import no_option
 from .sampling_params import PARAMETERS
@@ -137,7 +138,7 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
         elif name == "json_schema":
             value = schema_of(value)
         elif name == "adapters":
-            value = {adapter: os.fspath(path) for adapter, path in value.items()}
+            value = adapters_by_name(value)
         elif name == "image_folders":
             value = [os.fspath(folder) for folder in ([value] if isinstance(value, (str, os.PathLike)) else value)]
         elif isinstance(value, tuple):

@@ -156,6 +156,45 @@ class Adapters(unittest.TestCase):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
                 batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
 
+    def test_an_empty_name_is_no_adapter(self):
+        prompt = [self.rows[0]["prompt"]] * 2
+        bare, named = (self.engine.generate(prompt, [SamplingParams(max_tokens=8, adapter=name), SamplingParams(max_tokens=8, adapter="one")])
+                       for name in (None, ""))  # fmt: skip
+        self.assertEqual([one.tokens.tolist() for one in named], [one.tokens.tolist() for one in bare])
+        self.assertNotEqual(bare[0].tokens.tolist(), bare[1].tokens.tolist())
+        self.assertEqual(self.engine.embed(prompt, adapter="")[0].tolist(), self.engine.embed(prompt)[0].tolist())
+
+    def test_what_cannot_be_adapters_is_refused(self):
+        options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20}
+        one = GOLDEN / "adapters" / NAMES[0]
+        with self.assertRaisesRegex(ValueError, "is an adapter itself"):
+            batchllm.Engine(GOLDEN / BASE, adapters=one, **options)
+        with self.assertRaisesRegex(TypeError, "list: a directory of adapters, or a dict"):
+            batchllm.Engine(GOLDEN / BASE, adapters=[one], **options)
+        for params in (None, SamplingParams()):
+            with self.assertRaisesRegex(ValueError, "no row can name one"):
+                batchllm.run_files(GOLDEN / BASE, "in.parquet", "out.parquet", adapters={"one": one}, params=params)
+
+    def test_of_several_adapters_the_first_bad_one_in_order_is_raised(self):
+        paths = {name: GOLDEN / "adapters" / made for name, made in
+                 (("a", NAMES[0]), ("foreign", "phi3_fused"), ("none", "none"), ("b", NAMES[1]))}  # fmt: skip
+        options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20, "adapter_memory_bytes": 1 << 20}
+        with self.assertRaises(batchllm.AdapterFormatError):
+            batchllm.Engine(GOLDEN / BASE, adapters=paths, **options)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("a", "foreign", "b"):
+                shutil.copytree(paths[name], f"{folder}/{name}")
+            with batchllm.Engine(GOLDEN / BASE, adapters=folder, **options) as engine:
+                def rows(*names):
+                    return [[5, 6, 7]] * len(names), [SamplingParams(max_tokens=4, adapter=name) for name in names]
+
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no adapter 'c'"):
+                    engine.generate(*rows("a", "c", "foreign", "b"))
+                with self.assertRaisesRegex(batchllm.AdapterFormatError, "foreign"):
+                    engine.generate(*rows("foreign", "c"))
+                self.assertEqual(len(engine.generate(*rows("a", "b", "a"))), 3)
+                self.assertEqual(engine.stats().adapters, 2)
+
     def test_plans_know_adapters(self):
         rows = [[*range(5, 70), i] for i in range(4)]
         one, two = (GOLDEN / "adapters" / name for name in NAMES)

@@ -279,16 +279,21 @@ class Transform(unittest.TestCase):
             batchllm.ray.transform(rows, MODEL, params=SamplingParams(regex="["), **given).take_all()
 
     def test_rows_have_adapters_of_their_own(self):
-        base, names = GOLDEN / "llama_bias_f32", ["llama_qv_r4", "llama_one_layer", "missing", None]
+        base, names = GOLDEN / "llama_bias_f32", ["llama_qv_r4", "llama_one_layer", "missing", None, "phi3_fused", ""]
         given = {"adapters": {name: GOLDEN / "adapters" / name for name in names[:2]}, **CPU}
         few = {"max_tokens": 4, "ignore_eos": True}
-        rows = dataset({"id": list(range(8)), "prompt": [[3, 4, 5, 6]] * 8, "who": names * 2}, 2)
-        found = by_key(batchllm.ray.transform(rows, base, params=SamplingParams(**few), adapter_column="who", key_column="id", **given))
+        rows = dataset({"id": list(range(12)), "prompt": [[3, 4, 5, 6]] * 12, "who": names * 2}, 2)
+        # A bad one is an error of its rows.
+        adapters = {**given["adapters"], "phi3_fused": GOLDEN / "adapters/phi3_fused"}
+        found = by_key(batchllm.ray.transform(rows, base, params=SamplingParams(**few), adapter_column="who", key_column="id", **{**given, "adapters": adapters}))
         with batchllm.Engine(base, **given) as engine:
             asked = [SamplingParams(**few, adapter=name) for name in (*names[:2], None)]
             alone = [list(one.tokens) for one in engine.generate([[3, 4, 5, 6]] * 3, asked)]
-        self.assertEqual([list(found[i]["tokens"]) for i in (0, 1, 3, 4, 5, 7)], alone * 2)
+        self.assertEqual([list(found[i]["tokens"]) for i in (0, 1, 3, 5, 6, 7, 9, 11)], (alone + alone[2:]) * 2)
         self.assertTrue(found[2]["error"].startswith("ROW_ADAPTER: there is no adapter 'missing'"), found[2])
+        self.assertRegex(found[4]["error"], "^ROW_ADAPTER: .*phi3_fused")
+        with self.assertRaisesRegex(ValueError, "no row can name one"):
+            batchllm.ray.transform(rows, base, params=SamplingParams(**few), **given)
         with self.assertRaisesRegex(Exception, "there is no adapter 'nobody'"):
             batchllm.ray.transform(rows, base, params=SamplingParams(adapter="nobody"), **given).take_all()
         with self.assertRaisesRegex(ValueError, "only for rows that generate"):

@@ -139,8 +139,18 @@ public final class Engine implements AutoCloseable {
      * @param adapter for rows of this engine
      */
     public void prepare(Adapter adapter) {
+        prepare(List.of(adapter));
+    }
+
+    /**
+     * Loads adapters as {@link #prepare(Adapter)} does, several at a time. If some are bad, the others are loaded, and
+     * the first bad one's exception is thrown.
+     *
+     * @param adapters for rows of this engine
+     */
+    public void prepare(Collection<Adapter> adapters) {
         try (Handle.Use use = handle.use()) {
-            adapters.prepare(engine, adapter);
+            this.adapters.prepare(engine, adapters);
         }
     }
 

@@ -614,6 +614,9 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
         if (useAdapter != null && !adapters.containsKey(useAdapter)) {
             throw new IllegalArgumentException("useAdapter: there is no adapter " + useAdapter);
         }
+        if (!adapters.isEmpty() && adapterColumn == null && useAdapter == null) {
+            throw new IllegalArgumentException("adapters: no row can name one: set adapterColumn or useAdapter");
+        }
         notNegative("adapterMemoryBytes", adapterMemoryBytes);
         if (plan != null && planPath != null) {
             throw new IllegalArgumentException("plan and planPath: one of them");

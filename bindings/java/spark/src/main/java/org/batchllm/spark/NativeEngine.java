@@ -121,6 +121,7 @@ final class NativeEngine implements AutoCloseable {
         Constraint common = feed.constraint;
         Map<Constraint, String> errors = new HashMap<>();
         Map<String, String> adapterErrors = new HashMap<>();
+        prepareAdapters(requests, feed.options);
         List<Answer> refused = new ArrayList<>();
         for (Request request : requests) {
             String adapter = request.params.adapter();
@@ -137,6 +138,20 @@ final class NativeEngine implements AutoCloseable {
             if (!error.isEmpty()) refused.add(Answer.error(request, "ROW_CONSTRAINT: " + error));
         }
         return refused;
+    }
+
+    /** Loads the requests' adapters, several at a time. */
+    private void prepareAdapters(List<Request> requests, BatchLlmOptions options) {
+        try {
+            engine.prepare(requests.stream()
+                    .map(request -> request.params.adapter())
+                    .filter(name -> name != null && options.adapters.containsKey(name))
+                    .distinct()
+                    .map(name -> adapter(options, name))
+                    .collect(Collectors.toList()));
+        } catch (BatchLlmException e) {
+            // Each request's own is found in its turn.
+        }
     }
 
     /** Why rows cannot have the adapter of this name; "" if they can. */
