@@ -6,8 +6,7 @@ namespace {
 // Cases that sm90's kernels do not support: heads of 512 in e4m3 (as those with caps or sinks, and by row), and tokens with
 // more rows than an item of heads of 512, or one that widens keys. sm80's kernels run them, with the same worklist.
 bool left_to_sm80(int32_t heads, int32_t kv_heads, int32_t head_dim, bool e4m3) {
-    return (head_dim > 256 && e4m3) ||
-           ((head_dim > 256 || e4m3) && heads > kNarrowRows * kv_heads);
+    return (head_dim > 256 && e4m3) || ((head_dim > 256 || e4m3) && heads > kNarrowRows * kv_heads);
 }
 
 // The defaults of WorklistOptions, except for e4m3. Those are predicted; other values near them

@@ -86,8 +86,7 @@ __device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *r
         const int rows = item.row_count * ratio.ratio;
         for (int i = thread; i < rows * (kHeadDim / 8); i += kFetchers) {
             const int row = i / (kHeadDim / 8), c = i % (kHeadDim / 8);
-            const T *from = static_cast<const T *>(a.q) +
-                            job.token[ratio.token(row)] * a.q_stride +
+            const T *from = static_cast<const T *>(a.q) + job.token[ratio.token(row)] * a.q_stride +
                             (place.kv_head * ratio.ratio + ratio.head(row)) * kHeadDim + c * 8;
             copy_async(shared + c / 8 * kBlock + row * 128 + ((c % 8 ^ row % 8) << 4), from, true);
         }
@@ -130,9 +129,8 @@ __device__ void feed(const AttentionArguments &a, uint32_t shared, Rest *rest) {
                 if (p == max(0, pages - 3)) barrier_arrive(shared_address(&rest->draw));
                 const char *from = static_cast<const char *>(a.kv) +
                                    (number * a.kv_heads + kv_head) * (kParts * kSlot);
-                const int keys =
-                    min(kPageKeys, p < first ? s0.keys - p * kPageKeys
-                                             : s1.keys - (p - first) * kPageKeys);
+                const int keys = min(kPageKeys, p < first ? s0.keys - p * kPageKeys
+                                                          : s1.keys - (p - first) * kPageKeys);
                 const uint64_t policy = once >> (p < first ? 0 : 1) & 1 ? soon : normal;
                 auto at = ring;
                 for (int part = 0; part < kParts; ++part) {
@@ -380,8 +378,8 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 1)
 
 cudaError_t launch_attention_512_sm90(const AttentionArguments &a, int sms, cudaStream_t stream) {
     if (a.matrix_items + a.stream_items == 0) return cudaSuccess;
-    const auto kernel = a.type == AttentionType::bf16 ? attention_512<__nv_bfloat16>
-                                                      : attention_512<__half>;
+    const auto kernel =
+        a.type == AttentionType::bf16 ? attention_512<__nv_bfloat16> : attention_512<__half>;
     return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kSharedBytes, stream,
                               a);
 }

@@ -452,6 +452,7 @@ struct RopeCase {
     bool whole;
     float scale;
     float long_scale = 0;
+    bool v_norm = false; // RMSNorm without weights
 };
 
 // The expected QKV row of a token: biases, norms, rotation. Leaves out the padding of each head.
@@ -485,6 +486,8 @@ std::vector<double> turned(const RopeCase &c, const float *row, const float *bia
             if (c.norm == NormKind::layer) out[i] += double(norm_bias[at]);
         }
     };
+    const std::vector<float> ones(static_cast<size_t>(c.padded), 1);
+    for (int32_t head = c.heads + c.kv_heads; head < all && c.v_norm; ++head) norm(head, 1, ones);
     if (c.norm != NormKind::none && c.whole) {
         norm(0, c.heads, q_norm);
         norm(c.heads, c.kv_heads, k_norm);
@@ -599,6 +602,7 @@ void check_rope(Random &random, DType type, const RopeCase &c, bool e4m3) {
                             where.as<int32_t>(),
                             c.long_scale,
                             8192};
+    if (c.v_norm) arguments.v_norm = {NormKind::rms, nullptr, nullptr, 1e-6f};
     arguments.kv_e4m3 = e4m3;
     if (scaled) {
         arguments.k_scale = kv_scales.as<float>();
@@ -673,6 +677,9 @@ void rope_and_pages_are_the_references(void **) {
                  {1, 1, 256, 256, 256, false, none, false, 1},
                  {64, 8, 128, 128, 128, false, rms, false, 1}, // several blocks per token
                  {33, 3, 144, 256, 144, false, none, false, 1},
+                 {1, 1, 512, 512, 512, false, none, false, 1},
+                 {16, 8, 256, 256, 256, false, rms, false, 1, 0, true},
+                 {16, 2, 512, 512, 512, false, rms, false, 1, 0, true},
                  // The others.
                  {4, 2, 128, 128, 0, false, none, false, 1},
                  {4, 2, 128, 128, 64, true, rms, false, 1},
@@ -682,6 +689,7 @@ void rope_and_pages_are_the_references(void **) {
                  {5, 1, 50, 64, 50, false, rms, false, 1},
                  {5, 5, 72, 128, 36, true, layer, false, 1},
                  {12, 4, 128, 128, 128, false, rms, true, 1},
+                 {4, 2, 128, 128, 64, false, rms, false, 1, 0, true},
                  {3, 3, 72, 128, 72, false, rms, true, 1},
                  {40, 8, 128, 128, 128, false, layer, false, 1},
                  {2, 1, 256, 256, 64, false, rms, true, 1},
