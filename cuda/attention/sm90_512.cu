@@ -8,9 +8,11 @@
 //   warps 0-7   consumers
 //   warp 8      feeder: keys and values, by bulk copies
 //   warps 9-11  draw jobs, and fetch their rows and queries
-// The job that writes the last partial of a token merges them.
+// The job that writes the last partial of a token merges them. In e4m3 (Stored) a slot arrives as bytes, in its second half,
+// which the consumers widen in place: a warpgroup one of K's two slots, and that of its own columns of V.
 // Softmax in base 2, as in attention/sm90.cuh.
 #include "attention/sm80_merge.cuh"
+#include "attention/sm90_feed.cuh"
 #include "attention/sm90_fetch.cuh"
 #include "attention/sm90_softmax.cuh"
 #include "device/launch.cuh"
@@ -19,6 +21,7 @@ namespace batchllm::cuda {
 namespace {
 
 using sm90::JobPlace;
+using sm90::kShrink;
 using sm90::Ratio;
 
 constexpr int kHeadDim = 512, kRows = kNarrowRows, kSlots = 5, kParts = 4; // slots of a page
@@ -49,7 +52,7 @@ static_assert(kSharedBytes <= 232448);
 
 // ---- Jobs, queries, pages ----
 
-template <typename T>
+template <typename T, typename Stored>
 __device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *rest) {
     const int thread = threadIdx.x - (kThreads - kFetchers);
     const Ratio ratio(a);
@@ -83,12 +86,23 @@ __device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *r
         barrier_arrive(full);
         named_barrier(kFetching, kFetchers); // the rows are there
         barrier_wait(shared_address(&rest->queries_empty), (n + 1) % 2);
-        const int rows = item.row_count * ratio.ratio;
-        for (int i = thread; i < rows * (kHeadDim / 8); i += kFetchers) {
+        // Rows without a token that share a warp with others become zeros: their scores, too, may raise what is subtracted.
+        const int rows = item.row_count * ratio.ratio, some = (rows + 15) / 16 * 16;
+        for (int i = thread; i < some * (kHeadDim / 8); i += kFetchers) {
             const int row = i / (kHeadDim / 8), c = i % (kHeadDim / 8);
-            const T *from = static_cast<const T *>(a.q) + job.token[ratio.token(row)] * a.q_stride +
-                            (place.kv_head * ratio.ratio + ratio.head(row)) * kHeadDim + c * 8;
-            copy_async(shared + c / 8 * kBlock + row * 128 + ((c % 8 ^ row % 8) << 4), from, true);
+            const bool there = row < rows;
+            const T *from = static_cast<const T *>(a.q);
+            if (there) {
+                from += job.token[ratio.token(row)] * a.q_stride +
+                        (place.kv_head * ratio.ratio + ratio.head(row)) * kHeadDim + c * 8;
+            }
+            const uint32_t to = shared + c / 8 * kBlock + row * 128 + ((c % 8 ^ row % 8) << 4);
+            if constexpr (std::is_same_v<T, Factor<T, Stored>>) {
+                copy_async(to, from, there);
+            } else {
+                const uint4 x = there ? __ldg(reinterpret_cast<const uint4 *>(from)) : uint4();
+                store_shared(to, to_half(x, T()));
+            }
         }
         copy_async_commit();
         copy_async_wait<0>();
@@ -103,7 +117,9 @@ __device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *r
     }
 }
 
+template <typename Stored>
 __device__ void feed(const AttentionArguments &a, uint32_t shared, Rest *rest) {
+    constexpr uint32_t kBytes = kSlot / kShrink<Stored>; // of a page that a slot holds
     const int lane = threadIdx.x % 32;
     const uint64_t normal = evict_normal(), soon = evict_first();
     sm90::Ring<kSlots> ring;
@@ -128,22 +144,23 @@ __device__ void feed(const AttentionArguments &a, uint32_t shared, Rest *rest) {
             if (elect_one()) {
                 if (p == max(0, pages - 3)) barrier_arrive(shared_address(&rest->draw));
                 const char *from = static_cast<const char *>(a.kv) +
-                                   (number * a.kv_heads + kv_head) * (kParts * kSlot);
+                                   (number * a.kv_heads + kv_head) * (kParts * kBytes);
                 const int keys = min(kPageKeys, p < first ? s0.keys - p * kPageKeys
                                                           : s1.keys - (p - first) * kPageKeys);
                 const uint64_t policy = once >> (p < first ? 0 : 1) & 1 ? soon : normal;
                 auto at = ring;
                 for (int part = 0; part < kParts; ++part) {
                     const uint32_t full = shared_address(&rest->full[at.slot]);
-                    const uint32_t to = shared + kQueries + at.slot * kSlot;
+                    const uint32_t to = shared + kQueries + at.slot * kSlot + kSlot - kBytes;
                     barrier_wait(shared_address(&rest->empty[at.slot]), at.phase ^ 1);
-                    barrier_expect(full, keys * 512);
+                    barrier_expect(full, keys * (kBytes / kPageKeys));
                     if (keys == kPageKeys) {
-                        bulk_copy(to, from + part * kSlot, kSlot, full, policy);
+                        bulk_copy(to, from + part * kBytes, kBytes, full, policy);
                     } else { // what nobody has written is not read
                         for (int b = 0; b < 4; ++b) {
-                            bulk_copy(to + b * kBlock, from + part * kSlot + b * kBlock, keys * 128,
-                                      full, policy);
+                            const uint32_t skipped = b * (kBytes / 4);
+                            bulk_copy(to + skipped, from + part * kBytes + skipped,
+                                      keys * (kBytes / 4 / kPageKeys), full, policy);
                         }
                     }
                     at.advance();
@@ -157,7 +174,9 @@ __device__ void feed(const AttentionArguments &a, uint32_t shared, Rest *rest) {
 
 // ---- Products ----
 
-template <typename T> class Consumer {
+template <typename T, typename Stored> class Consumer {
+    using M = Factor<T, Stored>;
+
   public:
     __device__ Consumer(const AttentionArguments &a, unsigned char *shared, Rest *rest)
         : a_(a), shared_(shared), rest_(rest), ratio_(a), queries_(shared_address(shared)),
@@ -181,7 +200,8 @@ template <typename T> class Consumer {
                 position[i] = r < rows ? job.position[ratio_.token(r)] : -1;
             }
             float o[128] = {};
-            sm90::RowSoftmax softmax{a_.scale * kLog2e};
+            const int kv_head = job.kv_head;
+            sm90::RowSoftmax softmax{a_.scale * kLog2e * key_factor<Stored>(a_, kv_head)};
             barrier_wait(shared_address(&rest_->queries_full), n % 2);
             for (int p = 0; p < pages; ++p) {
                 const int s = p < first ? 0 : 1, key = (p < first ? p : p - first) * kPageKeys;
@@ -189,6 +209,12 @@ template <typename T> class Consumer {
                 const int left = __shfl_sync(~0u, min(kPageKeys, stretch.keys - key), 0);
                 float scores[32];
                 uint32_t weights[16] = {};
+                if constexpr (kInBytes<Stored>) {
+                    auto own = ring_;
+                    own.advance(group_);
+                    widen_slot(own, kPageKeys);
+                    named_barrier(kAll, kConsumers);
+                }
                 score(scores);
                 if (p + 1 == pages && lane_ == 0) {
                     barrier_arrive(shared_address(&rest_->queries_empty));
@@ -203,7 +229,7 @@ template <typename T> class Consumer {
 #pragma unroll
                         for (int i = 0; i < 128; ++i) o[i] *= factor[i / 2 % 2];
                     }
-                    softmax.exponentials(scores, weights, T());
+                    softmax.exponentials(scores, weights, M());
                 }
                 if (group_ == 1) pass();
                 add(o, weights, left);
@@ -234,18 +260,45 @@ template <typename T> class Consumer {
         ring_.advance();
     }
 
+    // Widens a slot, once it is full; from key `keys` on it becomes zeros. A barrier must follow.
+    __device__ __forceinline__ void widen_slot(const sm90::Ring<kSlots> &at, int keys) const {
+        constexpr int kChunks = kSlot / 2 / 16 / 128;
+        const int thread = threadIdx.x % 128;
+        unsigned char *to = shared_ + kQueries + at.slot * kSlot;
+        barrier_wait(shared_address(&rest_->full[at.slot]), at.phase);
+        uint4 bytes[kChunks];
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) {
+            bytes[i] = reinterpret_cast<const uint4 *>(to + kSlot / 2)[i * 128 + thread];
+        }
+        named_barrier(kGroup + group_, 128); // all bytes have been read
+        uint32_t place[2];
+        widened_places(thread, place);
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) {
+            uint4 chunks[2];
+            widen(bytes[i], chunks);
+            const bool there = (thread / 4 + i * 32) % kPageKeys < keys;
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                *reinterpret_cast<uint4 *>(to + i * 4096 + place[e]) =
+                    there ? chunks[e] : make_uint4(0, 0, 0, 0);
+            }
+        }
+        async_proxy_fence();
+    }
     // S of a page.
     __device__ __forceinline__ void score(float (&s)[32]) {
         const int slot = ring_.slot;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            wait();
+            if constexpr (!kInBytes<Stored>) wait();
             const Operand keys(address());
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < 16; ++k) {
                 wgmma_ss(s, queries_.at((half * 4 + k / 4) * kBlock + k % 4 * 32),
-                         keys.at(k / 4 * kBlock + k % 4 * 32), half + k > 0, T());
+                         keys.at(k / 4 * kBlock + k % 4 * 32), half + k > 0, M());
             }
             ring_.advance();
         }
@@ -256,8 +309,13 @@ template <typename T> class Consumer {
     }
     // O += P V of a page's first `keys` keys.
     __device__ __forceinline__ void add(float (&o)[128], const uint32_t (&p)[16], int keys) {
-        wait();
-        if (keys < kPageKeys) { // behind them may be a NaN
+        if constexpr (kInBytes<Stored>) {
+            widen_slot(ring_, keys);
+            named_barrier(kGroup + group_, 128);
+        } else {
+            wait();
+        }
+        if (!kInBytes<Stored> && keys < kPageKeys) { // behind them may be a NaN
             unsigned char *to = shared_ + kQueries + ring_.slot * kSlot;
             for (int i = keys * 32 + threadIdx.x % 128; i < kPageKeys * 32; i += 128) {
                 *reinterpret_cast<uint4 *>(to + i % 32 / 8 * kBlock + i / 32 * 128 + i % 8 * 16) =
@@ -269,7 +327,7 @@ template <typename T> class Consumer {
         const Operand values(address(), kBlock);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < 4; ++k) wgmma_rs(o, p + 4 * k, values.at(k * 2048), T());
+        for (int k = 0; k < 4; ++k) wgmma_rs(o, p + 4 * k, values.at(k * 2048), M());
         wgmma_commit();
         wgmma_wait<0>();
         release(ring_.slot);
@@ -289,7 +347,7 @@ template <typename T> class Consumer {
             if (r >= rows) continue;
             const int token = job.token[ratio_.token(r)], slot = job.slot[ratio_.token(r)];
             const int head = job.kv_head * ratio_.ratio + ratio_.head(r);
-            const float scale = sum > 0 ? 1.0f / sum : 0.0f;
+            const float scale = sum > 0 ? value_factor<Stored>(a_, job.kv_head) / sum : 0.0f;
             const Destination<T> to(a_, token, slot, head, kHeadDim);
 #pragma unroll
             for (int j = 0; j < 32; ++j) {
@@ -341,7 +399,7 @@ template <typename T> class Consumer {
     int turn_ = 0;
 };
 
-template <typename T> __global__ void __launch_bounds__(kThreads, 1)
+template <typename T, typename Stored> __global__ void __launch_bounds__(kThreads, 1)
     attention_512(const __grid_constant__ AttentionArguments a) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Rest *rest = reinterpret_cast<Rest *>(shared + kRest);
@@ -364,13 +422,13 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x >= kConsumers) {
         registers_fewer<40>();
         if (threadIdx.x < kConsumers + 32) {
-            feed(a, shared_address(shared), rest);
+            feed<Stored>(a, shared_address(shared), rest);
         } else {
-            fetch_jobs<T>(a, shared_address(shared), rest);
+            fetch_jobs<T, Stored>(a, shared_address(shared), rest);
         }
     } else {
         registers_more<232>();
-        Consumer<T>(a, shared, rest).run();
+        Consumer<T, Stored>(a, shared, rest).run();
     }
 }
 
@@ -378,10 +436,13 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 1)
 
 cudaError_t launch_attention_512_sm90(const AttentionArguments &a, int sms, cudaStream_t stream) {
     if (a.matrix_items + a.stream_items == 0) return cudaSuccess;
-    const auto kernel =
-        a.type == AttentionType::bf16 ? attention_512<__nv_bfloat16> : attention_512<__half>;
-    return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kSharedBytes, stream,
-                              a);
+    const auto of_type = [&](auto type) {
+        using T = decltype(type);
+        const auto kernel = a.kv_e4m3 ? attention_512<T, E4m3> : attention_512<T, T>;
+        return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kSharedBytes,
+                                  stream, a);
+    };
+    return a.type == AttentionType::bf16 ? of_type(__nv_bfloat16()) : of_type(__half());
 }
 
 } // namespace batchllm::cuda
