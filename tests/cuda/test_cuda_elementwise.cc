@@ -166,6 +166,42 @@ void a_fused_norm_is_the_norm_apart(void **) {
     }
 }
 
+void several_norms_of_a_sum_are_each_the_norm_apart(void **) {
+    Random random(kSeed + 9);
+    for (const DType type : kTypes) {
+        for (const int32_t hidden : {64, 1000, 2816, 5120, 16384}) {
+            const int64_t all = int64_t{3} * hidden;
+            const auto x = normal(random, all, type), delta = normal(random, all, type);
+            const Array a(x, type), b(x, type), d(delta, type);
+            const Array outs[3] = {Array(all, type), Array(all, type), Array(all, type)};
+            std::vector<Array> weights;
+            std::vector<DeviceNorm> norms;
+            for (int i = 0; i < 4; ++i) {
+                weights.emplace_back(normal(random, hidden, DType::f32), DType::f32);
+                norms.push_back(
+                    {NormKind::rms, weights.back().floats(), nullptr, i % 2 == 0 ? 1e-6f : 1e-3f});
+            }
+            check(launch_add_norms({{type, type, a.data(), d.data(), nullptr, norms[0], 1, norms[1],
+                                     outs[0].data(), 3, hidden},
+                                    {norms[2], norms[3]},
+                                    {outs[1].data(), outs[2].data()}},
+                                   nullptr));
+            check(launch_add_norm(
+                {type, type, b.data(), d.data(), nullptr, norms[0], 1, {}, nullptr, 3, hidden},
+                nullptr));
+            assert_true(a.read() == b.read());
+            for (size_t i = 0; i < 3; ++i) {
+                const Array apart(all, type);
+                const DeviceNorm &norm = norms[i + 1];
+                check(launch_rms_norm({type, type, b.data(), nullptr, norm.weight, norm.epsilon,
+                                       apart.data(), 3, hidden},
+                                      nullptr));
+                assert_true(outs[i].read() == apart.read());
+            }
+        }
+    }
+}
+
 double activated(Activation kind, double x) {
     if (kind == Activation::silu) return x / (1 + std::exp(-x));
     if (kind == Activation::relu_squared) return std::max(x, 0.0) * std::max(x, 0.0);
@@ -712,6 +748,7 @@ int main() {
         cmocka_unit_test(norms_are_the_references),
         cmocka_unit_test(additions_and_norms_are_the_references),
         cmocka_unit_test(a_fused_norm_is_the_norm_apart),
+        cmocka_unit_test(several_norms_of_a_sum_are_each_the_norm_apart),
         cmocka_unit_test(activations_are_the_references),
         cmocka_unit_test(the_squared_relu_of_a_nan_is_one),
         cmocka_unit_test(silu_is_right_for_every_number),
