@@ -47,20 +47,21 @@ AttentionCase chunk(int tokens, int keys, int decodes, int decode_keys,
     return c;
 }
 // `count` prompts of so many tokens in one step.
-AttentionCase prompts(int count, int tokens) {
+AttentionCase prompts(int count, int tokens, AttentionShape shape = kUsual) {
     AttentionCase c;
     c.name = text("%d prompts of %d", count, tokens);
-    c.shape = kUsual;
+    c.shape = shape;
     for (int i = 0; i < count; ++i) c.add(-1, tokens, tokens);
     return c;
 }
 // A step of a job as bench/throughput has it: requests that decode in groups of `each`, `starting` ones
 // whose 200 own tokens are computed, and prefixes that are.
-AttentionCase job_step(int requests, int own, int prefix, int each, int starting, int prefixes) {
+AttentionCase job_step(int requests, int own, int prefix, int each, int starting, int prefixes,
+                       AttentionShape shape = kUsual) {
     AttentionCase c;
     c.name = text("%d x %d by %d + %d x 200 on %d + %d", requests, own, each, starting, prefix,
                   prefixes);
-    c.shape = kUsual;
+    c.shape = shape;
     int parent = -1;
     for (int r = 0; r < requests + starting; ++r) {
         if (r % each == 0) parent = c.add(-1, prefix, 0);
@@ -162,6 +163,18 @@ void time_group(const std::string &group, AttentionTimer *timer) {
         timer->time("ind1", job_step(0, 0, 1100, 7, 14, 0));
         timer->time("ind1", job_step(300, 450, 1100, 7, 5, 2));
         timer->time("", decode(512, 256)); // short stream jobs and nothing else
+    }
+    if (is("G")) { // Gemma 4 26B-A4B: layers with a window, and those without
+        for (const AttentionShape shape : {AttentionShape{16, 8, 256, 1024}, {16, 2, 512}}) {
+            const char *id = shape.window > 0 ? "win" : "all";
+            timer->time(id, prompts(1, 8192, shape));
+            timer->time(id, prompts(4, 2048, shape));
+            timer->time(id, job_step(0, 0, 2000, 16, 32, 1, shape));
+            timer->time(id, job_step(300, 250, 2000, 16, 4, 0, shape));
+            timer->time(id, job_step(300, 250, 2000, 16, 0, 0, shape));
+            timer->time(id, job_step(1000, 250, 2000, 16, 0, 0, shape));
+            timer->time(id, decode(128, 2048, shape));
+        }
     }
     if (is("L")) {
         timer->time("L", grouped(8, 4000, 128, 8, {8, 1, 128}), 14.8, 19.4);

@@ -73,9 +73,8 @@ Result<LinearRate> linear_rate(const BenchBackend &bench, const Plan &plan, cons
     return probe.best(!arguments.all);
 }
 
-// Prints the three forms of the floor (throughput_floor.h), one line each. weight_bytes: that a step
-// with few tokens reads; 0: not known.
-void print_floor(const Measured &m, const LinearRate &linear, int64_t weight_bytes) {
+// Prints the three forms of the floor (throughput_floor.h), one line each.
+void print_floor(const Measured &m, const LinearRate &linear, const WeightsRead &weights) {
     const AttentionFloor &attention = m.attention;
     const double products = static_cast<double>(m.tokens) / linear.tokens_a_second;
     const double floor = products + attention.seconds();
@@ -86,11 +85,11 @@ void print_floor(const Measured &m, const LinearRate &linear, int64_t weight_byt
         attention.seconds(), attention.state_seconds());
     std::printf("  floor/measured %.3f with decode's arithmetic: %.3f s more\n",
                 (floor + attention.decode_excess) / m.seconds, attention.decode_excess);
-    if (weight_bytes == 0) return;
-    const double weights = static_cast<double>(weight_bytes) / attention.bandwidth;
     double excess = attention.decode_excess;
-    for (const int64_t tokens : m.step_tokens)
-        excess += std::max(0.0, weights - static_cast<double>(tokens) / linear.tokens_a_second);
+    for (const int64_t tokens : m.step_tokens) {
+        excess += std::max(0.0, weights.bytes(tokens) / attention.bandwidth -
+                                    static_cast<double>(tokens) / linear.tokens_a_second);
+    }
     std::printf(
         "  floor/measured %.3f with weights read in each step too: %.3f s more (%.2f TB/s)\n",
         (floor + excess) / m.seconds, excess, attention.bandwidth * 1e-12);
@@ -144,9 +143,7 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     ASSIGN_OR_RETURN(const LinearRate linear,
                      linear_rate(bench, plan, rows, job, arguments, adapters.get(), m));
-    const bool experts = std::any_of(model.layers.begin(), model.layers.end(),
-                                     [](const Layer &layer) { return layer.experts() != nullptr; });
-    print_floor(m, linear, experts ? 0 : info.weight_bytes);
+    print_floor(m, linear, WeightsRead(model, info.weight_bytes));
     std::fflush(stdout);
     return count / m.seconds;
 }

@@ -349,7 +349,8 @@ Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
                                         Part::output,
                                         nullptr,
                                         ProductPlace{index, LayerProduct::last},
-                                        true};
+                                        true,
+                                        residual_.makes_expert_inputs(index)};
     return residual_.finish(ending, rows, stream);
 }
 

@@ -84,7 +84,17 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
         RETURN_IF_ERROR(
             run(e, {e.w, e.x, parts_.activations.delta.data(), type, false}, rows, stream));
         RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
-        RETURN_IF_CUDA(launch_add_norm(addition(e, rows), stream));
+        const AddNormArguments end = addition(e, rows);
+        if (e.expert_inputs) {
+            const DeviceExperts &experts = parts_.layer(layer_).experts;
+            const auto room = [&](bool of_router) {
+                return const_cast<void *>(expert_input(of_router, rows).data);
+            };
+            RETURN_IF_CUDA(launch_add_norms(
+                {end, {experts.router_norm, experts.before}, {room(true), room(false)}}, stream));
+        } else {
+            RETURN_IF_CUDA(launch_add_norm(end, stream));
+        }
         return parts_.profile.mark(Part::norm, stream);
     }
     const DType input = e.w.scaling == Scaling::none ? parts_.options.element : DType::e4m3;
@@ -100,6 +110,19 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
     }
     RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
     return add_up(e.bias, rows, addition(e, rows), stream);
+}
+
+bool ResidualStream::makes_expert_inputs(size_t index) const {
+    const DeviceLayer &w = parts_.layer(index);
+    return w.mixes() && w.after_attention && w.experts.before && !parts_.options.rank &&
+           scaling_of_feed(w) == Scaling::none && w.before_feed_forward.is_plain_rms() &&
+           w.experts.router_norm.is_plain_rms() && w.experts.before.is_plain_rms();
+}
+
+// Behind the mixer its first product's results are no longer read.
+Input ResidualStream::expert_input(bool of_router, const StepRows &rows) const {
+    const int64_t skipped = of_router ? 0 : rows.count * parts_.model.hidden;
+    return Input(parts_.activations.qkv.data() + skipped * dtype_bytes(parts_.options.element));
 }
 
 Status ResidualStream::sum(void *made, const StepRows &rows, cudaStream_t stream) {

@@ -55,8 +55,13 @@ class ResidualStream {
         const float *keep = nullptr;            // [1] multiplies the sum; null: 1
         std::optional<ProductPlace> place = {}; // that adapters may change
         bool divided = false;                   // among ranks, whose results are added
+        bool expert_inputs = false;             // makes_expert_inputs() of this layer
     };
     Status finish(const Ending &ending, const StepRows &rows, cudaStream_t stream);
+    // Whether the launch that ends the layer's mixer also makes what router and experts take, where they have norms of their
+    // own; and that of the router, or of the experts.
+    bool makes_expert_inputs(size_t layer) const;
+    Input expert_input(bool of_router, const StepRows &rows) const;
     // Its second half, where Activations::delta has the sublayer's result.
     AddNormArguments addition(const Ending &ending, const StepRows &rows) const;
     // What a rank has made of these rows becomes the sum of all.

@@ -49,6 +49,10 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
         if (layer.attention() != nullptr && layer.attention()->latent) {
             most_first = std::max(most_first, last_columns(layer.mixer));
         }
+        // Where router and experts have norms of their own, it holds what these make.
+        if (layer.experts() != nullptr && layer.experts()->before) {
+            most_first = std::max<int64_t>(most_first, 2 * int64_t{model.hidden});
+        }
         const FeedForward *feed = layer.feed_forward();
         if (feed == nullptr) continue;
         most_gate_up = std::max(most_gate_up, (feed->gate ? 2 : 1) * int64_t{feed->width});
