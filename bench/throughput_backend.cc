@@ -66,7 +66,7 @@ Result<LinearRate> linear_rate(const BenchBackend &bench, const Plan &plan, cons
     cuda::CudaBackend *backend = bench.first;
     const bool profiled = backend->step().parts().profile.on;
     backend->step().parts().profile.on = false;
-    LinearProbe probe(backend, measured.sampled, measured.tokens);
+    LinearProbe probe(backend, measured.sampled, measured.tokens, measured.most_rows);
     RETURN_IF_ERROR(run_job(bench, plan, rows, job, arguments, adapters, &probe).status());
     while (!probe.done()) RETURN_IF_ERROR(probe.run()); // for a job with few steps
     backend->step().parts().profile.on = profiled;
@@ -129,6 +129,9 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
                 static_cast<double>(m.tokens) / static_cast<double>(m.steps),
                 static_cast<long long>(m.most_rows), static_cast<long long>(m.preemptions),
                 static_cast<long long>(info.pages), static_cast<long long>(info.state_slots));
+    std::printf("  %lld steps that decode alone, %.2f ms each\n",
+                static_cast<long long>(m.decode_steps),
+                1e3 * m.decode_seconds / static_cast<double>(std::max<int64_t>(1, m.decode_steps)));
     std::printf("  seconds %.3f: device %.3f; host: scheduler %.3f, worklist and staging %.3f, "
                 "waiting %.3f\n",
                 m.seconds, m.backend, m.scheduler, m.host, m.waited);

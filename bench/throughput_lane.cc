@@ -117,6 +117,10 @@ Result<Measured> run_job(const BenchBackend &bench, const Plan &plan, const JobR
         m.most_rows = std::max(m.most_rows, counts.decode_tokens);
         m.sampled += static_cast<int64_t>(record.sampled.size());
         m.backend += lane.batch_seconds();
+        if (tokens == counts.decode_tokens) {
+            ++m.decode_steps;
+            m.decode_seconds += lane.batch_seconds();
+        }
         lane.finish();
         m.scheduler += seconds_since(lap);
     }

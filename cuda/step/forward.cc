@@ -71,7 +71,10 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
     StepParts &parts = forward->parts_;
     RETURN_IF_ERROR(parts.allocate(loaded_form(parts, &forward->products_)));
     // Nothing is in these when a product's algorithms are timed, but what it is to write.
-    const DeviceMemory &gate_up = parts.activations.gate_up, &logits = parts.activations.logits;
+    // Logits that other ranks read they may still be reading.
+    const DeviceMemory &gate_up = parts.activations.gate_up;
+    const DeviceMemory &logits =
+        parts.peers != nullptr ? parts.activations.all_logits : parts.activations.logits.own;
     forward->products_.set_scratch(gate_up.bytes() > logits.bytes() ? gate_up : logits);
     forward->products_.set_expanded(parts.activations.expanded);
     forward->products_.set_taken(parts.activations.taken);
@@ -126,18 +129,9 @@ Status Forward::make_tower(const Model &model) {
 
 Status Forward::load() {
     const ForwardOptions &options = parts_.options;
-    LoadOptions load;
-    load.element = options.element;
-    load.random = options.random_weights;
-    load.skewed_routing = options.skewed_routing;
-    load.seed = options.seed;
-    load.threads = options.threads;
-    load.quantize = options.quantize;
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
-    load.rounds_in_steps = rounds_in_steps(parts_.model, options, total);
-    // In f32 nothing is rounded that need not be.
-    load.experts_in_e4m3 = options.experts == GroupedKernel::sm90 && options.element != DType::f32;
+    LoadOptions load = load_options(parts_.model, options, total);
     load.takes = [this](int64_t rows, int64_t columns, Scaling scaling, bool ends) {
         return products_.takes(rows, columns, scaling, ends);
     };

@@ -71,7 +71,7 @@ struct ForwardOptions {
 
 // What buffers depend on, but for matrices in e4m3.
 StepForm step_form(const Model &model, const ForwardOptions &options);
-// LoadOptions::rounds_in_steps, on a device of so much memory.
-bool rounds_in_steps(const Model &model, const ForwardOptions &options, size_t memory_bytes);
+// How weights are loaded on a device of so much memory; without LoadOptions::takes.
+LoadOptions load_options(const Model &model, const ForwardOptions &options, size_t memory_bytes);
 
 } // namespace batchllm::cuda

@@ -79,8 +79,8 @@ struct StepParts {
     StepInput input;
     Profile profile;
     StagedStep staged;
-    // Of ranks that read each other's memory: [rows, hidden] of the residual's type.
-    PeerBuffers peers;
+    // Of ranks that access each other's memory: [rows, hidden] of the residual's type. Null: they do not.
+    PeerBuffers *peers = nullptr;
 };
 
 } // namespace batchllm::cuda

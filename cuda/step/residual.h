@@ -107,13 +107,16 @@ class ResidualStream {
     Owned owned(int64_t rows, int32_t rank) const;
     // Where rank's buffer has what rank `by` makes of the rows that it owns.
     std::byte *slot(int64_t rows, int32_t rank, int32_t by) const;
+    bool can_own(int64_t tokens) const {
+        return parts_.peers != nullptr && parts_.peers->owns_rows &&
+               tokens >= parts_.options.owned_rows;
+    }
     bool by_owners(const StepRows &rows) const { return owners_ && rows.wanted == nullptr; }
     void make_own(const StepRows &rows, AddNormArguments *addition) const;
     int64_t row_bytes() const { return parts_.model.hidden * dtype_bytes(parts_.options.residual); }
 
     StepParts &parts_;
     Products &products_;
-    size_t turn_ = 0;     // of the peers' buffers
     bool owners_ = false; // each rank owns some of the step's rows
     size_t layer_ = 0;
 };

@@ -178,6 +178,10 @@ inline constexpr int64_t linear_workspace = int64_t{64} << 20;
 // Of buffers that ranks share: a rank's share of a step's rows is rounded up.
 inline constexpr int64_t owned_row_step = 64;
 constexpr int64_t shared_rows(int64_t rows, int32_t ranks) { return rows + ranks * owned_row_step; }
+// What a rank takes beside its part and its buffers. More than two, for NCCL: from the pages left on H100s, with NCCL 2.28.9.
+constexpr int64_t rank_bytes(int32_t ranks) {
+    return ranks == 1 ? 0 : int64_t{ranks == 2 ? 64 : 1340} << 20;
+}
 
 constexpr int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
