@@ -125,6 +125,9 @@ struct SchedulerOptions {
     int64_t max_requests = 0; // 0: no cap
     // false: requests are admitted while any page is free, without looking ahead. For comparisons.
     bool look_ahead = true;
+    // With fewer tokens, a step costs more per token: while more requests wait than fit, prompts are
+    // spread over steps of at least so many (scheduler_pace.cc).
+    int64_t paced_tokens = 1024;
     // Backend::feeds. Never called for rows with penalties or bad words of several tokens, because
     // sampling them needs all earlier tokens. Null: every token of a batch is already known.
     std::function<bool(const SampleInput &)> feeds = nullptr;

@@ -12,8 +12,6 @@
 namespace batchllm {
 namespace {
 
-// With fewer tokens, a step costs more per token.
-constexpr int64_t least_paced = 1024;
 // How often to look whether proposed tokens would pay, in batches.
 constexpr uint64_t look_at_drafts = 16;
 
@@ -22,7 +20,7 @@ constexpr uint64_t look_at_drafts = 16;
 // What is left of the budget for prompts in this step. *forecast_made: of the running requests.
 int64_t Scheduler::Impl::prompt_budget(bool *forecast_made) {
     const int64_t decode = options.step_tokens - budget;
-    const int64_t least = std::max<int64_t>(0, least_paced - decode);
+    const int64_t least = std::max<int64_t>(0, options.paced_tokens - decode);
     // A picture that has to be in one batch may need all of it.
     if (decode == 0 || budget <= least || waiting == 0 || options.whole_pictures) return budget;
     if (!options.look_ahead || drafts_pay()) return budget;
