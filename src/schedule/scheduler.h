@@ -213,6 +213,10 @@ class Scheduler {
     // added.
     Status add(std::span<const PlanPrefix> prefixes, const RequestGroup &group);
 
+    // Besides the requests that are here, others with so many tokens are to come: of prompts, and to
+    // generate at most.
+    void more_to_come(int64_t prompt_tokens, int64_t output_tokens);
+
     // Whether the plan's prefix is here: a request that has not finished needs it, or it is kept.
     bool has(int32_t prefix) const;
     // Keeps the prefix, if it is here, for requests to come, until it is released or another plan

@@ -27,21 +27,22 @@ int64_t Scheduler::Impl::prompt_budget(bool *forecast_made) {
     forecast_running();
     *forecast_made = true;
 
+    const int64_t rows = waiting + (longest > 0 ? coming_output / longest : 0);
     const bool begun = running.back()->state == RequestState::prefilling;
-    const int64_t own = own_tokens_left - (begun ? own_prompt_left(*running.back()) : 0);
+    const int64_t own =
+        own_tokens_left - (begun ? own_prompt_left(*running.back()) : 0) + coming_prompt;
     const int64_t prefixes = forest.tokens_left();
-    const int64_t own_slots = own / waiting + pool.page_tokens() / 2;
+    const int64_t own_slots = own / rows + pool.page_tokens() / 2;
     const Outlook outlook = lengths.outlook(static_cast<int32_t>(longest), 0, false);
     const int64_t most = most_running(); // requests, whatever their pages
     const int64_t slots = pool.total() * pool.page_tokens();
-    if (static_cast<int64_t>(running.size()) + waiting <= most &&
-        forecast.peak_with(own_slots, outlook, waiting) +
-                waiting * forecast.slots(prefixes / waiting) +
+    if (static_cast<int64_t>(running.size()) + rows <= most &&
+        forecast.peak_with(own_slots, outlook, rows) + rows * forecast.slots(prefixes / rows) +
                 forest.live_pages() * pool.page_tokens() <=
             slots) {
         return budget;
     }
-    const double prompt = static_cast<double>(own + prefixes) / static_cast<double>(waiting);
+    const double prompt = static_cast<double>(own + prefixes) / static_cast<double>(rows);
     double generated = 0;
     for (const int64_t steps : outlook) generated += static_cast<double>(steps) / outlook_points;
     generated = std::max(1.0, generated);

@@ -509,6 +509,24 @@ StepCounts run_step_of(Scheduler *scheduler) {
     return counts;
 }
 
+void requests_to_come_count_as_waiting(void **) {
+    for (const bool more : {false, true}) {
+        SchedulerOptions options{100, 4, 64, 0, true};
+        options.paced_tokens = 8;
+        Scheduler scheduler(options);
+        Several several(3);
+        for (Request &request : several.requests) request.max_tokens = 32;
+        assert_true(scheduler.add({}, {-1, 0, several.pointers}).ok());
+        if (more) scheduler.more_to_come(4000, 100 * 32);
+        for (const int64_t expected : {64, more ? 9 : 56}) {
+            scheduler.next_step();
+            assert_int_equal(scheduler.counts().own_tokens, expected);
+            for (Request *request : scheduler.sampled()) request->output.push_back(1);
+            scheduler.finish_step();
+        }
+    }
+}
+
 void a_prefix_has_the_number_of_its_plan_until_another_begins(void **) {
     const std::vector<PlanPrefix> prefixes = {{0, 20, -1}, {0, 30, 0}};
     Scheduler scheduler({100, 4, 400, 0, true});
@@ -600,6 +618,7 @@ int main() {
         cmocka_unit_test(looking_ahead_avoids_preemption),
         cmocka_unit_test(prompts_are_spread_where_more_rows_wait_than_fit),
         cmocka_unit_test(prompts_come_first_where_all_rows_fit),
+        cmocka_unit_test(requests_to_come_count_as_waiting),
         cmocka_unit_test(a_prefix_has_the_number_of_its_plan_until_another_begins),
         cmocka_unit_test(requests_of_an_earlier_plan_keep_their_prefix),
         cmocka_unit_test(prefixes_that_end_inside_a_whole_picture_are_not_shared),
