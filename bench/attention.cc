@@ -2,7 +2,7 @@
 //   attention --check [seed [rounds]]  random shapes, page tables, windows, node forests
 //   attention [--only TEXT] [group...]  microseconds a launch (CUDA graph of launches over enough pools to
 //                             leave L2) of the cases whose name holds TEXT;
-//                             groups: table (without arguments), all, B8a B8b B8c C T7 R CH P PS D L J G
+//                             groups: table (without arguments), all, B8a B8b B8c C T7 R CH P PS S D L J G
 // Before these, --family sm80, sm80_small or sm90: not the device's best kernels. Then --kv e4m3: keys and values are
 // stored so; --kv both: each check or case with both.
 // SMS=66 in the environment: on so many of the device's SMs. HEAD_DIM=512: checks shapes of such heads alone.

@@ -75,6 +75,26 @@ AttentionCase job_step(int requests, int own, int prefix, int each, int starting
     return c;
 }
 
+// Prompts of `own` tokens to prefixes of `prefix`, by `each`, of which `prefixes` are computed too; each
+// continues a common prefix of `common`.
+AttentionCase short_prompts(int requests, int own, int prefix, int each, int common = 0,
+                            int prefixes = 0) {
+    AttentionCase c;
+    c.name = text("%d prompts of %d to %d by %d", requests, own, prefix, each);
+    if (common > 0) c.name += text(" to %d", common);
+    if (prefixes > 0) c.name += text(" + %d prefixes", prefixes);
+    c.shape = kUsual;
+    const int root = common > 0 ? c.add(-1, common, 0) : -1;
+    int parent = -1;
+    for (int r = 0; r < requests; ++r) {
+        if (r % each == 0) {
+            parent = c.add(root, prefix, prefixes-- > 0 ? prefix : 0);
+        }
+        c.add(parent, own, own);
+    }
+    return c;
+}
+
 void time_table(AttentionTimer *timer) {
     timer->time("", chunk(2048, 2048, 0, 0));
     timer->time("", chunk(8192, 8192, 0, 0), 791);
@@ -175,6 +195,21 @@ void time_group(const std::string &group, AttentionTimer *timer) {
             timer->time(id, job_step(1000, 250, 2000, 16, 0, 0, shape));
             timer->time(id, decode(128, 2048, shape));
         }
+    }
+    if (is("S")) { // short prompts to prefixes, and decodes of short contexts
+        timer->time("S", short_prompts(269, 30, 100, 40));
+        timer->time("S", short_prompts(240, 30, 100, 40, 0, 6));
+        timer->time("S", short_prompts(136, 60, 1200, 12, 800));
+        timer->time("S", short_prompts(68, 120, 600, 50));
+        timer->time("S", short_prompts(40, 200, 1000, 8));
+        timer->time("S", short_prompts(40, 200, 2000, 16));
+        for (const int own : {70, 150, 250, 350, 450}) timer->time("S", grouped(384, 300, own, 64));
+        timer->time("S", decode(200, 1700));
+        timer->time("S", grouped(512, 1000, 250, 8));
+        timer->time("S", grouped(768, 2000, 250, 16));
+        timer->time("S", grouped(768, 2000, 250, 768));
+        timer->time("S", decode(384, 256));
+        timer->time("S", decode(256, 1024));
     }
     if (is("L")) {
         timer->time("L", grouped(8, 4000, 128, 8, {8, 1, 128}), 14.8, 19.4);

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <bit>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -95,6 +97,33 @@ void print_floor(const Measured &m, const LinearRate &linear, const WeightsRead 
         (floor + excess) / m.seconds, excess, attention.bandwidth * 1e-12);
 }
 
+// Prints what steps of similar size took beside their floor with weights. One line for each power of two
+// of tokens that a step has at most.
+void print_sizes(const Measured &m, const LinearRate &linear, const WeightsRead &weights) {
+    struct Class {
+        int64_t steps = 0, tokens = 0;
+        double seconds = 0, products = 0, attention = 0;
+    };
+    std::map<uint64_t, Class> classes;
+    for (size_t i = 0; i < m.step_tokens.size(); ++i) {
+        Class &c = classes[std::bit_ceil(static_cast<uint64_t>(m.step_tokens[i]))];
+        ++c.steps;
+        c.tokens += m.step_tokens[i];
+        c.seconds += m.step_seconds[i];
+        c.products += std::max(static_cast<double>(m.step_tokens[i]) / linear.tokens_a_second,
+                               weights.bytes(m.step_tokens[i]) / m.attention.bandwidth);
+        c.attention += m.step_attention[i];
+    }
+    std::printf("  steps of up to   steps  tokens each  seconds    floor (products, attention)\n");
+    for (const auto &[most, c] : classes) {
+        std::printf("  %14llu  %6lld  %11.0f  %7.3f  %.3f: %.3f (%.3f, %.3f)\n",
+                    static_cast<unsigned long long>(most), static_cast<long long>(c.steps),
+                    static_cast<double>(c.tokens) / static_cast<double>(c.steps), c.seconds,
+                    (c.products + c.attention) / c.seconds, c.products + c.attention, c.products,
+                    c.attention);
+    }
+}
+
 // Returns rows/s.
 Result<double> bench_job(const BenchBackend &bench, const Model &model, const NamedJob &job,
                          const Arguments &arguments) {
@@ -146,7 +175,9 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     ASSIGN_OR_RETURN(const LinearRate linear,
                      linear_rate(bench, plan, rows, job, arguments, adapters.get(), m));
-    print_floor(m, linear, WeightsRead(model, info.weight_bytes));
+    const WeightsRead weights(model, info.weight_bytes);
+    print_floor(m, linear, weights);
+    if (arguments.by_size) print_sizes(m, linear, weights);
     std::fflush(stdout);
     return count / m.seconds;
 }
