@@ -1,4 +1,6 @@
 // What lies around attention over latents, bound by memory; and the products of heads in f32, plain.
+#include <cuda_fp8.h>
+
 #include "elementwise/element.cuh"
 #include "latent/latent.h"
 
@@ -76,9 +78,14 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
     const int32_t slot = a.slots[token];
     if (slot < 0) return;
     const int key = slot % kPageKeys;
-    T *page = static_cast<T *>(a.kv) + int64_t{slot / kPageKeys} * kPageKeys * a.key_dim;
+    const int64_t first = int64_t{slot / kPageKeys} * kPageKeys * a.key_dim;
+    T *page = static_cast<T *>(a.kv) + first;
+    const float inverse = a.kv_e4m3 && a.scale != nullptr ? 1.0f / *a.scale : 1.0f;
     const auto put = [&](int i, float value) {
-        if constexpr (sizeof(T) == 4) {
+        if (a.kv_e4m3) {
+            static_cast<__nv_fp8_e4m3 *>(a.kv)[first + place_in_block(key, i, 1)] =
+                __nv_fp8_e4m3(value * inverse);
+        } else if constexpr (sizeof(T) == 4) {
             page[key * a.key_dim + i] = value;
         } else {
             page[place_in_block(key, i, 2)] = static_cast<T>(value);

@@ -198,12 +198,14 @@ void StepAttention::set_shape(const Shape &shape, WorklistOptions *options) cons
     options->heads = shape.heads;
     options->kv_heads = shape.kv_heads;
     options->head_dim = shape.head_dim;
-    options->kv_bytes = static_cast<int32_t>(dtype_bytes(kv_type_));
+    const bool expanded = &shape == &plain_shape_;
+    options->kv_bytes = static_cast<int32_t>(dtype_bytes(expanded ? element_ : kv_type_));
     options->widened_room = shape.room;
     options->window = shape.window;
     options->sms = options_.sms;
     options_.family->set_costs(options);
     options->share = options_.share;
+    if (shape.latent()) options->wide_from_scratch = false; // its kernels widen as they read
     if (tiles(shape)) set_latent_costs(options);
     options->together = together_;
 }
@@ -325,7 +327,8 @@ Status StepAttention::launch_plain_latents(size_t layer, const AttentionTensors 
     const auto *expanded = input.at<int32_t>(expanded_section_);
     const auto pages = static_cast<int32_t>(plain_.expanded.size());
     RETURN_IF_CUDA(launch_latent_expand({tensors.kv, pages_of(layer, input), expanded, pages,
-                                         of.heads, of.latent.plain, keys, values, expanded_.data()},
+                                         of.heads, of.latent.plain, keys, values, expanded_.data(),
+                                         kv_type_ == DType::e4m3, tensors.k_scale},
                                         element_, options_.sms, stream));
     AttentionArguments a = arguments(plain_shape_, input);
     a.scale = static_cast<float>(of.scale);

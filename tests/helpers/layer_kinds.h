@@ -561,7 +561,7 @@ inline Model latents(int32_t heads, int32_t rank, int32_t turned, int32_t q_rank
 
 } // namespace kinds
 
-// Layers with latents, which no backend keeps in e4m3.
+// Layers with latents.
 inline std::vector<LayerKind> latent_layer_kinds() {
     using namespace kinds;
     return {

@@ -183,7 +183,8 @@ inline void store_in_e4m3(const std::vector<float> &scales, int64_t head_dim, Ro
 }
 
 // In the plain form: each head's keys and values are made of the latents.
-inline Rows latent_attention(const Model &model, const Attention &a, const Rows &x) {
+inline Rows latent_attention(const Model &model, const Attention &a, const Rows &x,
+                             const KvScales *scales) {
     const Latent &latent = a.latent;
     Rows q = product(a.q, latent.q_down ? normalised(latent.q_norm, product(latent.q_down, x)) : x);
     Rows kept = product(latent.down, x), of_down;
@@ -193,11 +194,12 @@ inline Rows latent_attention(const Model &model, const Attention &a, const Rows 
     for (size_t t = 0; t < x.size(); ++t) {
         normalise(latent.norm, 0, latent.rank, &kept[t]);
         turn_part(t, kept[t].data() + latent.rank);
-        of_down.emplace_back(kept[t].begin(), kept[t].begin() + latent.rank);
         for (int64_t h = 0; h < a.heads; ++h) {
             turn_part(t, q[t].data() + h * latent.query_dim() + latent.plain);
         }
     }
+    if (scales != nullptr) store_in_e4m3(scales->k, a.head_dim, &kept);
+    for (const Row &row : kept) of_down.emplace_back(row.begin(), row.begin() + latent.rank);
     const Rows up = product(latent.up, of_down);
     Rows out(x.size());
     for (size_t t = 0; t < x.size(); ++t) {
@@ -234,7 +236,7 @@ inline Rows latent_attention(const Model &model, const Attention &a, const Rows 
 inline Rows attention(const Model &model, size_t layer, const Rows &x, const KvScales *scales,
                       std::vector<KeysValues> *kept) {
     const Attention &a = *model.layers[layer].attention();
-    if (a.latent) return latent_attention(model, a, x);
+    if (a.latent) return latent_attention(model, a, x, scales);
     Rows q = product(a.q, x);
     const Rows gates = a.gate ? product(a.gate, x) : take_gates(a, &q);
     place(model, a, a.q_norm, a.heads, &q);
