@@ -47,6 +47,10 @@ struct LatentKeyArguments {
     // Pages in e4m3, in 16 bits: a number is its byte's value times *scale, or times 1 if it is null.
     bool kv_e4m3;
     const float *scale;
+    // Queries' latents, normed, times 1 + long_scale ln(1 + floor((position + long_shift) / long_period)).
+    const int32_t *positions; // [tokens]
+    float long_scale;         // 0: as they are
+    int32_t long_period, long_shift;
 };
 cudaError_t launch_latent_keys(const LatentKeyArguments &arguments, cudaStream_t stream);
 

@@ -72,8 +72,13 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
     const T *x = static_cast<const T *>(a.x) + token * a.stride;
     if (a.q_rank > 0) {
         T *normed = static_cast<T *>(a.normed) + token * a.q_rank;
+        float factor = 1;
+        if (a.long_scale != 0) {
+            const int periods = (a.positions[token] + a.long_shift) / a.long_period;
+            factor += a.long_scale * logf(static_cast<float>(1 + periods));
+        }
         rms_norm(Row<T>{x, a.bias}, a.q_rank, a.q_norm,
-                 [&](int i, float value) { normed[i] = static_cast<T>(value); });
+                 [&](int i, float value) { normed[i] = static_cast<T>(value * factor); });
     }
     const int32_t slot = a.slots[token];
     if (slot < 0) return;

@@ -138,7 +138,11 @@ Status Mixers::latents(size_t index, const Attention &a, cudaStream_t stream) {
                                   key_dim,
                                   tokens,
                                   parts_.options.kv_e4m3,
-                                  parts_.kv.scales_of(index).k};
+                                  parts_.kv.scales_of(index).k,
+                                  parts_.input.at<int32_t>(kPositions),
+                                  a.long_scale,
+                                  a.long_period,
+                                  a.long_shift};
     RETURN_IF_CUDA(launch_latent_keys(keys, stream));
     const void *q = buffers.qkv.data();
     int64_t q_stride = w.qkv.rows;
