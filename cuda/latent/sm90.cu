@@ -13,8 +13,8 @@
 //   warps 0-7   consumers
 //   warp 8      fetches pages with bulk copies
 //   warps 9-11  draw jobs, and fetch their rows and queries
-// In e4m3 (Stored) a part lands in the second half of its place, and warps 9-11 widen it to f16 from there; queries, too, become
-// f16 (attention/e4m3.cuh).
+// In e4m3 (Stored) each block of 64 elements lands in the second half of its place, and one of warps 9-11 widens it to f16 from
+// there; queries, too, become f16 (attention/e4m3.cuh).
 #include "attention/common.cuh"
 #include "attention/e4m3.cuh"
 #include "attention/hopper.cuh"
@@ -81,6 +81,11 @@ WGMMA_VALUES("bf16", __nv_bfloat16)
 WGMMA_VALUES("f16", __half)
 #undef WGMMA_VALUES
 
+// Fetches bytes to L2; as in bulk_copy.
+__device__ __forceinline__ void prefetch_bulk(const void *source, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
 // ---- Jobs, queries, pages ----
 
 template <typename T, typename Stored> class Fetcher {
@@ -118,16 +123,23 @@ template <typename T, typename Stored> class Fetcher {
             const int begin = job.stretch[0].page_begin, after = job.stretch[1].page_begin - first;
             __syncwarp();
             if (lane == 0) barrier_arrive(shared_address(&rest_->job_empty[n % 2]));
-            int numbers = 0; // of 32 pages, one a lane
+            const auto number_of = [&](int p) {
+                return p < pages ? a_.pages[(p < first ? begin : after) + p] : 0;
+            };
+            int numbers = number_of(lane), next = 0; // of 32 pages, one a lane, and of those after
             for (int p = 0; p < pages; ++p) {
-                if (p % 32 == 0 && p + lane < pages) {
-                    numbers = a_.pages[(p + lane < first ? begin : after) + p + lane];
+                if (p % 32 == 0) {
+                    if (p > 0) numbers = next;
+                    next = number_of(p + 32 + lane);
                 }
-                const int64_t number = __shfl_sync(~0u, numbers, p % 32);
+                const int number = __shfl_sync(~0u, numbers, p % 32);
+                const int later =
+                    __shfl_sync(~0u, p % 32 < 32 - kAhead ? numbers : next, (p + kAhead) % 32);
                 const int b = p % 2;
                 if (elect_one()) {
                     if (p == max(0, pages - 3)) barrier_arrive(shared_address(&rest_->draw));
-                    fetch_page(static_cast<const char *>(a_.kv) + number * (kPage / kSmaller), b);
+                    if (p + kAhead < pages) prefetch_bulk(page_at(later), kPage / kSmaller);
+                    fetch_page(page_at(number), b);
                 }
                 __syncwarp();
                 phases_ ^= 1u << b;
@@ -137,6 +149,13 @@ template <typename T, typename Stored> class Fetcher {
 
   private:
     static constexpr uint32_t kSmaller = kInBytes<Stored> ? 2 : 1; // a page, where it comes from
+    // So many pages are fetched to L2 before their places in shared memory are free: one page of each pair would not hide
+    // memory's latency.
+    static constexpr int kAhead = 2;
+
+    __device__ const char *page_at(int number) const {
+        return static_cast<const char *>(a_.kv) + int64_t{number} * (kPage / kSmaller);
+    }
 
     // The next job; false: there are no more.
     __device__ bool draw(int n) const {
@@ -158,6 +177,15 @@ template <typename T, typename Stored> class Fetcher {
                     0, min(item.stretch[s].keys, item.max_position - item.stretch[s].start + 1));
                 job.pages[s] = over ? -1 : tiles(job.stretch[s].keys, kPageKeys);
             }
+        }
+        if (thread >= kFetchers - kAhead) {
+            const int p = thread - (kFetchers - kAhead), of_first = item.stretch[0].keys;
+            const int first = tiles(of_first, kPageKeys), left = p - first;
+            const int keys =
+                p < first ? of_first - p * kPageKeys : item.stretch[1].keys - left * kPageKeys;
+            const int at =
+                p < first ? item.stretch[0].page_begin + p : item.stretch[1].page_begin + left;
+            if (keys > 0) prefetch_bulk(page_at(a_.pages[at]), kPage / kSmaller);
         }
         if (thread < kRows) {
             const int row = item.once + thread, token = row / a_.heads,
@@ -204,50 +232,59 @@ template <typename T, typename Stored> class Fetcher {
     }
 
     __device__ void fetch_page(const char *from, int b) const {
-        for (int part = 0; part < 3; ++part) {
-            const uint32_t wide = part < 2 ? kHalf : kBlock, bytes = wide / kSmaller;
+        for (uint32_t part = 0; part < 3; ++part) {
+            const uint32_t bytes = (part < 2 ? kHalf : kBlock) / kSmaller;
+            const uint32_t to = shared_ + (1 + b) * kPage + part * kHalf;
             const uint32_t full =
                 shared_address(&(kInBytes<Stored> ? rest_->landed : rest_->full)[b][part]);
             barrier_wait(shared_address(&rest_->empty[b][part]), (phases_ >> b & 1) ^ 1);
             barrier_expect(full, bytes);
-            bulk_copy(shared_ + (1 + b) * kPage + part * kHalf + wide - bytes,
-                      from + part * (kHalf / kSmaller), bytes, full);
+            from = copy(to, from, bytes, full);
         }
     }
+    __device__ static const char *copy(uint32_t to, const char *from, uint32_t bytes,
+                                       uint32_t barrier) {
+        constexpr uint32_t kBytes = kBlock / 2;
+        if constexpr (!kInBytes<Stored>) {
+            bulk_copy(to, from, bytes, barrier);
+        } else {
+            for (uint32_t at = 0; at < bytes; at += kBytes) {
+                bulk_copy(to + 2 * at + kBytes, from + at, kBytes, barrier);
+            }
+        }
+        return from + bytes;
+    }
 
-    // In place: what is still to be read is in the second half of a part.
+    // Each warp has every third block.
     __device__ void widen_page(int b) {
-        constexpr int kChunks = kBlock / 2 / 16, kEach = (kChunks + kFetchers - 1) / kFetchers;
-        const int thread = threadIdx.x - (kThreads - kFetchers);
-        uint32_t places[2]; // kFetchers chunks on, these are 24 rows further down
-        widened_places(thread, places);
-        for (uint32_t block = 0; block < kKeyDim / 64; ++block) {
-            const uint32_t part = block / 4, of_part = block % 4 * kBlock;
-            const uint32_t wide = part < 2 ? kHalf : kBlock;
-            const uint32_t to = shared_ + (1 + b) * kPage + part * kHalf;
-            if (of_part == 0) {
-                barrier_wait(shared_address(&rest_->landed[b][part]), phases_ >> b & 1);
-            }
-            uint4 bytes[kEach];
+        constexpr int kEach = 4; // 16-byte chunks of half of the keys
+        const int lane = threadIdx.x % 32;
+        uint32_t places[2]; // 32 chunks on, these are 8 rows further down
+        widened_places(lane, places);
+#pragma unroll 1
+        for (uint32_t block = threadIdx.x / 32 % 4 - 1; block < kKeyDim / 64; block += 3) {
+            const uint32_t part = block / 4, to = shared_ + (1 + b) * kPage + block * kBlock;
+            barrier_wait(shared_address(&rest_->landed[b][part]), phases_ >> b & 1);
 #pragma unroll
-            for (int i = 0; i < kEach; ++i) {
-                const int chunk = i * kFetchers + thread;
-                if (chunk < kChunks) bytes[i] = load_shared(to + (wide + of_part) / 2 + chunk * 16);
-            }
-            // All have read what lies where they write.
-            if (of_part >= wide / 2 || part == 2) named_barrier(kFetching, kFetchers);
+            for (uint32_t half = 0; half < 2; ++half) {
+                const uint32_t rows = to + half * (kBlock / 2);
+                uint4 bytes[kEach];
 #pragma unroll
-            for (int i = 0; i < kEach; ++i) {
-                if (i * kFetchers + thread >= kChunks) break;
-                uint4 two[2];
-                widen(bytes[i], two);
-                const uint32_t rows = to + of_part + i * (kFetchers / 4 * 128);
-                store_shared(rows + places[0], two[0]);
-                store_shared(rows + places[1], two[1]);
+                for (int i = 0; i < kEach; ++i) {
+                    bytes[i] = load_shared(to + (2 + half) * (kBlock / 4) + (i * 32 + lane) * 16);
+                }
+                __syncwarp(); // all has been read that the second half overwrites
+#pragma unroll
+                for (int i = 0; i < kEach; ++i) {
+                    uint4 two[2];
+                    widen(bytes[i], two);
+                    store_shared(rows + i * 1024 + places[0], two[0]);
+                    store_shared(rows + i * 1024 + places[1], two[1]);
+                }
             }
-            if (of_part + kBlock < wide) continue;
             async_proxy_fence();
-            barrier_arrive(shared_address(&rest_->full[b][part]));
+            __syncwarp();
+            if (lane == 0) barrier_arrive(shared_address(&rest_->full[b][part]));
         }
         phases_ ^= 1u << b;
     }
@@ -558,8 +595,9 @@ template <typename T, typename Stored> __global__ void __launch_bounds__(kThread
             barrier_init(shared_address(&rest->job_full[i]), kFetchers);
             barrier_init(shared_address(&rest->job_empty[i]), kWarps + 1);
             for (int part = 0; part < 3; ++part) {
+                // In e4m3, of each block.
                 barrier_init(shared_address(&rest->full[i][part]),
-                             kInBytes<Stored> ? kFetchers : 1);
+                             kInBytes<Stored> && part < 2 ? kHalf / kBlock : 1);
                 barrier_init(shared_address(&rest->landed[i][part]), 1);
                 barrier_init(shared_address(&rest->empty[i][part]), kWarps / 2);
             }
