@@ -81,11 +81,6 @@ WGMMA_VALUES("bf16", __nv_bfloat16)
 WGMMA_VALUES("f16", __half)
 #undef WGMMA_VALUES
 
-// Fetches bytes to L2; as in bulk_copy.
-__device__ __forceinline__ void prefetch_bulk(const void *source, uint32_t bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
-}
-
 // ---- Jobs, queries, pages ----
 
 template <typename T, typename Stored> class Fetcher {
@@ -123,23 +118,16 @@ template <typename T, typename Stored> class Fetcher {
             const int begin = job.stretch[0].page_begin, after = job.stretch[1].page_begin - first;
             __syncwarp();
             if (lane == 0) barrier_arrive(shared_address(&rest_->job_empty[n % 2]));
-            const auto number_of = [&](int p) {
-                return p < pages ? a_.pages[(p < first ? begin : after) + p] : 0;
-            };
-            int numbers = number_of(lane), next = 0; // of 32 pages, one a lane, and of those after
+            int numbers = 0; // of 32 pages, one a lane
             for (int p = 0; p < pages; ++p) {
-                if (p % 32 == 0) {
-                    if (p > 0) numbers = next;
-                    next = number_of(p + 32 + lane);
+                if (p % 32 == 0 && p + lane < pages) {
+                    numbers = a_.pages[(p + lane < first ? begin : after) + p + lane];
                 }
-                const int number = __shfl_sync(~0u, numbers, p % 32);
-                const int later =
-                    __shfl_sync(~0u, p % 32 < 32 - kAhead ? numbers : next, (p + kAhead) % 32);
+                const int64_t number = __shfl_sync(~0u, numbers, p % 32);
                 const int b = p % 2;
                 if (elect_one()) {
                     if (p == max(0, pages - 3)) barrier_arrive(shared_address(&rest_->draw));
-                    if (p + kAhead < pages) prefetch_bulk(page_at(later), kPage / kSmaller);
-                    fetch_page(page_at(number), b);
+                    fetch_page(static_cast<const char *>(a_.kv) + number * (kPage / kSmaller), b);
                 }
                 __syncwarp();
                 phases_ ^= 1u << b;
@@ -149,13 +137,6 @@ template <typename T, typename Stored> class Fetcher {
 
   private:
     static constexpr uint32_t kSmaller = kInBytes<Stored> ? 2 : 1; // a page, where it comes from
-    // So many pages are fetched to L2 before their places in shared memory are free: one page of each pair would not hide
-    // memory's latency.
-    static constexpr int kAhead = 2;
-
-    __device__ const char *page_at(int number) const {
-        return static_cast<const char *>(a_.kv) + int64_t{number} * (kPage / kSmaller);
-    }
 
     // The next job; false: there are no more.
     __device__ bool draw(int n) const {
@@ -177,15 +158,6 @@ template <typename T, typename Stored> class Fetcher {
                     0, min(item.stretch[s].keys, item.max_position - item.stretch[s].start + 1));
                 job.pages[s] = over ? -1 : tiles(job.stretch[s].keys, kPageKeys);
             }
-        }
-        if (thread >= kFetchers - kAhead) {
-            const int p = thread - (kFetchers - kAhead), of_first = item.stretch[0].keys;
-            const int first = tiles(of_first, kPageKeys), left = p - first;
-            const int keys =
-                p < first ? of_first - p * kPageKeys : item.stretch[1].keys - left * kPageKeys;
-            const int at =
-                p < first ? item.stretch[0].page_begin + p : item.stretch[1].page_begin + left;
-            if (keys > 0) prefetch_bulk(page_at(a_.pages[at]), kPage / kSmaller);
         }
         if (thread < kRows) {
             const int row = item.once + thread, token = row / a_.heads,
@@ -239,11 +211,11 @@ template <typename T, typename Stored> class Fetcher {
                 shared_address(&(kInBytes<Stored> ? rest_->landed : rest_->full)[b][part]);
             barrier_wait(shared_address(&rest_->empty[b][part]), (phases_ >> b & 1) ^ 1);
             barrier_expect(full, bytes);
-            from = copy(to, from, bytes, full);
+            from = fetch_part(to, from, bytes, full);
         }
     }
-    __device__ static const char *copy(uint32_t to, const char *from, uint32_t bytes,
-                                       uint32_t barrier) {
+    __device__ static const char *fetch_part(uint32_t to, const char *from, uint32_t bytes,
+                                             uint32_t barrier) {
         constexpr uint32_t kBytes = kBlock / 2;
         if constexpr (!kInBytes<Stored>) {
             bulk_copy(to, from, bytes, barrier);
