@@ -215,23 +215,24 @@ Status StepAttention::stage_worklist(Shape *shape, int32_t tokens, StepInput *in
     WorklistOptions options;
     set_shape(*shape, &options);
     Worklist &list = shape->list;
+    const int64_t room = std::min(slots_, partial_out_.bytes() / (4 * shape->out_size()));
     if (options_.reproducible) {
         build_worklist_by_position(nodes_, tokens, options, &list);
     } else {
         build_worklist(nodes_, tokens, options, &list);
     }
-    if (list.slots > slots_ &&
+    if (list.slots > room &&
         !options_.reproducible) { // more partials than there is room for: split nothing
         options.matrix_split = options.stream_split = 1e-9;
         build_worklist(nodes_, tokens, options, &list);
     }
-    if (list.slots > slots_ && !options_.reproducible) {
+    if (list.slots > room && !options_.reproducible) {
         options.share = false;
         build_worklist(nodes_, tokens, options, &list);
     }
-    if (list.slots > slots_) {
+    if (list.slots > room) {
         return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: %d partial rows, room for %lld",
-                     list.slots, static_cast<long long>(slots_));
+                     list.slots, static_cast<long long>(room));
     }
     const bool cut = !options_.fused && !shape->latent() && shape != &plain_shape_;
     if (cut) split_by_kind(shape);
