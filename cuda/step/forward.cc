@@ -24,10 +24,6 @@ Status check_latents(const Model &model, const ForwardOptions &options) {
     for (const Layer &layer : model.layers) {
         const Attention *a = layer.attention();
         if (a == nullptr || !a->latent || options.element == DType::f32) continue;
-        if (options.kv_e4m3) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "cuda backend: kv_type=fp8: latents are kept in 16 bits");
-        }
         if (options.reproducible) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "cuda backend: reproducible: with latents only in compute_type f32");

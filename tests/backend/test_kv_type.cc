@@ -262,12 +262,13 @@ void every_model_has_scales(void **) {
         const std::vector<KvScales> scales = kv_scales(*model, 2);
         for (size_t i = 0; i < scales.size(); ++i) {
             const Attention *a = model->layers[i].attention();
-            const size_t heads = a != nullptr && !a->latent ? static_cast<size_t>(a->kv_heads) : 0;
+            const size_t heads = a != nullptr ? static_cast<size_t>(a->kv_heads) : 0;
             assert_int_equal(scales[i].k.size(), heads);
             assert_int_equal(scales[i].v.size(), heads);
             for (const float scale : scales[i].k) {
                 assert_true(is_power_of_two(scale) && scale > 1e-4F && scale < 1e4F);
             }
+            assert_true(a == nullptr || !a->latent || scales[i].k == scales[i].v);
             borrowed += a != nullptr && a->kv_layer >= 0;
         }
     }

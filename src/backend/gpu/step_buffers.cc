@@ -126,7 +126,9 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
     int64_t most_out = 0, most_heads = 0, most_kv_heads = 0;
     const AttentionShapes shapes = attention_shapes(model);
     for (const AttentionShape &shape : shapes.all) {
-        most_out = std::max(most_out, shape.out_size());
+        // Results of latents are long, and most prompts are in the plain form, whose results are half as long or less: room
+        // for half as many.
+        most_out = std::max(most_out, shape.out_size() / (shape.latent() ? 2 : 1));
         most_heads = std::max<int64_t>(most_heads, shape.heads);
         // In the plain form, a head of its own for each of queries.
         most_kv_heads =
