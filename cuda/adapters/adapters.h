@@ -94,6 +94,18 @@ constexpr int32_t adapter_ranges(int64_t columns) {
 cudaError_t launch_adapter_shrink(const AdapterArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_adapter_expand(const AdapterArguments &arguments, int sms, cudaStream_t stream);
 
+// W as it is with an adapter: merged = W + scale * B A, [rows, columns], of the element's type; all parts at once.
+struct AdapterMerge {
+    DType element;             // bf16, f16 or f32
+    const AdapterEntry *entry; // of the product, on the device
+    const void *w;
+    void *merged;
+    int32_t rows, columns; // columns: a multiple of 8
+    int32_t parts;
+    int32_t first[kAdapterParts + 1]; // rows of W, as AdapterArguments'
+};
+cudaError_t launch_adapter_merge(const AdapterMerge &merge, cudaStream_t stream);
+
 // ---- Packing ------------------------------------------------------------------------------------
 
 // B of a part in groups of 32 rows (columns of y), each with all ranks: for each 16 of the ranks two units of 16 bytes for

@@ -128,6 +128,13 @@ bool are_launched_apart(const AdaptedProduct &p, DType element) {
 
 } // namespace
 
+int32_t AdaptedProduct::firsts(int32_t (&first)[kAdapterParts + 1]) const {
+    const int32_t count = together ? 1 : static_cast<int32_t>(parts.size());
+    for (int32_t p = 0; p < count; ++p) first[p] = parts[static_cast<size_t>(p)].first;
+    first[count] = (parts.back().first + parts.back().rows + 7) / 8 * 8;
+    return count;
+}
+
 AdaptedModel::AdaptedModel(const Model &model, DType element)
     : element_(element), products_(model.layers.size() * kLayerProducts + 2),
       embedding_(model.layers.size() * kLayerProducts) {

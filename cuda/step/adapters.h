@@ -18,6 +18,7 @@
 #include "linear/linear.h"
 #include "step/adapter_layout.h"
 #include "step/input.h"
+#include "step/merged_layers.h"
 
 namespace batchllm::cuda {
 
@@ -81,10 +82,22 @@ class StepAdapters {
     // The stream goes on once the staged step's adapters are there.
     Status wait(cudaStream_t stream);
 
-    // Steps of one form and size are the same launches. 0: no row has an adapter.
+    // Steps of one form and size are the same launches, until layers are merged anew. 0: no row has an adapter.
     uint8_t form() const { return form_; }
     // Whether the staged step has launches beside this product; of experts, their first's.
-    bool changes(size_t product) const { return form_ != 0 && ranks_[product] > 0; }
+    bool changes(size_t product) const;
+
+    // From now on steps whose tokens all have one adapter may run on layers that have its changes in them
+    // (step/merged_layers.h), once there have been so many such tokens (0: never) and if these layers take no more of the room
+    // than loaded adapters leave. layers: the model's. steps: the stream that all steps run on.
+    void set_merging(const std::vector<DeviceLayer> *layers, int64_t after_tokens, int64_t room,
+                     cudaStream_t steps);
+    // The layers that the staged step runs on instead of the model's; null: it runs on those.
+    const std::vector<DeviceLayer> *merged() const;
+    // The staged step is the first on layers that have been merged anew: other steps' graphs of such forms are out of date.
+    bool merged_anew() const { return merged_anew_; }
+    static bool is_merged(uint8_t form);
+    int64_t merged_steps() const { return merged_steps_; } // so far
     // Whether adapters change any experts, since one was loaded that does.
     bool changes_experts() const;
     // The staged step's, of all rows or of the wanted ones of a step that gathers.
@@ -115,6 +128,9 @@ class StepAdapters {
   private:
     struct Slot {
         std::byte *data = nullptr; // of the pool
+        int64_t bytes = 0;
+        std::vector<bool> changed; // [products]
+        int64_t alone = 0; // tokens of steps that have this adapter alone, since it was last merged
         Event loaded;
         bool awaited = false;                       // by the steps' stream
         std::shared_ptr<const PackedOnHost> packed; // while it is copied
@@ -125,6 +141,9 @@ class StepAdapters {
     };
 
     Status start();
+    // Whether a step whose tokens all have this adapter (-1: they have not) runs on merged layers, which may be new.
+    bool run_merged(int32_t slot, int64_t tokens);
+    void drop_merged();
     Status send(const PackedOnHost &packed, std::byte *to);
 
     AdaptedModel model_;
@@ -140,6 +159,11 @@ class StepAdapters {
     bool grown_ = false;                        // since reserve()
     DeviceMemory sums_;                         // t of one product at a time
     int64_t sum_rows_ = 0;
+    const std::vector<DeviceLayer> *layers_ = nullptr;
+    int64_t merge_after_ = 0, room_ = 0, loaded_bytes_ = 0, merged_steps_ = 0;
+    cudaStream_t steps_ = nullptr;
+    MergedLayers merged_;
+    bool merged_anew_ = false; // to be launched
     // Of the staged step.
     std::vector<int32_t> slot_of_row_, slot_of_wanted_;
     AdapterLists all_, wanted_;

@@ -378,6 +378,48 @@ void products_are_the_references(void **) {
     }
 }
 
+// W with the adapter's change against float64.
+void check_merge(Random &random, const Shape &s, const std::vector<int32_t> &ranks) {
+    const Made made(random, s, ranks);
+    const DeviceMemory entry = upload(std::vector<AdapterEntry>{made.entry});
+    const std::vector<float> w = normal(random, int64_t{s.width()} * s.columns, s.element);
+    const Array there(w, s.element), merged(int64_t{s.width()} * s.columns, s.element);
+    AdapterMerge merge{s.element,
+                       entry.as<AdapterEntry>(),
+                       there.data(),
+                       merged.data(),
+                       s.width(),
+                       s.columns,
+                       int32_t(s.widths.size()),
+                       {}};
+    for (size_t p = 0; p < s.widths.size(); ++p) merge.first[p + 1] = merge.first[p] + s.widths[p];
+    check(launch_adapter_merge(merge, nullptr));
+    std::vector<double> wanted(w.begin(), w.end());
+    for (size_t p = 0; p < s.widths.size(); ++p) {
+        const Made::Part &part = made.parts[p];
+        for (int32_t n = 0; n < s.widths[p]; ++n) {
+            double *row = &wanted[size_t(merge.first[p] + n) * size_t(s.columns)];
+            for (int32_t r = 0; r < part.rank; ++r) {
+                const double b = double(part.scale) * double(part.b[size_t(n * part.rank + r)]);
+                for (int32_t k = 0; k < s.columns; ++k) {
+                    row[k] += b * double(part.a[size_t(r * s.columns + k)]);
+                }
+            }
+        }
+    }
+    assert_close(merged.read(), wanted, tolerance(s.element), (s.name() + ", merged").c_str());
+}
+
+void a_merged_matrix_has_the_changes_of_all_parts(void **) {
+    Random random(seed_of_run());
+    for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
+        check_merge(random, {type, type, 64, {64}}, {8});
+        check_merge(random, {type, type, 2056, {48, 8, 16}}, {24, 0, 12});
+        check_merge(random, {type, type, 256, {520, 128}}, {64, 128});
+    }
+    check_merge(random, {DType::f32, DType::f32, 64, {13, 20, 7}}, {4, 16, 8});
+}
+
 void x_in_e4m3_is_taken_with_its_scales(void **) {
     Random random(seed_of_run());
     for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
@@ -442,6 +484,7 @@ int main() {
     hopper = properties.major == 9;
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_are_the_references),
+        cmocka_unit_test(a_merged_matrix_has_the_changes_of_all_parts),
         cmocka_unit_test(x_in_e4m3_is_taken_with_its_scales),
         cmocka_unit_test(each_row_has_an_adapter_of_its_own),
         cmocka_unit_test(gate_and_up_are_changed_before_the_activation),
