@@ -1,6 +1,6 @@
 // y += alpha * scale * B t of the rows of each adapter, for sm_80 and later. An item of work is a tile of rows and a slice of the
 // columns of y, all of one part; a warp has 32 columns at a time. B comes from memory as mma.sync takes it (packed_b()), 512
-// bytes a load; t's ranges are added up, scaled and rounded to the element's type in shared memory; a lane has 8
+// bytes a load; t is brought to shared memory, and its ranges are added up, scaled and rounded to the element's type on the way; a lane has 8
 // neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
 #include <algorithm>
 
@@ -89,8 +89,8 @@ template <typename Y> struct Eight {
     }
 };
 
-// The part's columns of t of a tile's rows -> shared memory, [16 Tall, stride] of T; rows that are not there are zeros, as
-// are columns beyond the rank.
+// The part's columns of t of a tile's rows, scaled -> shared memory, [16 Tall, stride] of T; rows that are not there are
+// zeros, as are columns beyond the rank.
 template <typename T> __device__ void take_t(const AdapterArguments &a, const AdapterTile &tile,
                                              const AdapterPart &part, const int32_t *rows, int tall,
                                              T *to) {
@@ -98,16 +98,22 @@ template <typename T> __device__ void take_t(const AdapterArguments &a, const Ad
     const int32_t wide = (part.rank + 15) / 16 * 4; // fours of columns
     for (int n = threadIdx.x; n < 16 * tall * wide; n += kThreads) {
         const int32_t row = n / wide, column = n % wide * 4;
-        float4 sum{};
+        uint2 narrow{};
         if (row < tile.count && rows[row] >= 0 && column < part.rank) {
-            const float *from = a.t + int64_t{rows[row]} * a.t_stride + part.first + column;
-            for (int32_t r = 0; r < ranges; ++r, from += int64_t{a.t_rows} * a.t_stride) {
-                const float4 v = *reinterpret_cast<const float4 *>(from);
-                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+            const int64_t at = int64_t{rows[row]} * a.t_stride + part.first + column;
+            if (a.whole) {
+                narrow = *reinterpret_cast<const uint2 *>(static_cast<const T *>(a.t) + at);
+            } else {
+                float4 sum{};
+                const float *from = static_cast<const float *>(a.t) + at;
+                for (int32_t r = 0; r < ranges; ++r, from += int64_t{a.t_rows} * a.t_stride) {
+                    const float4 v = *reinterpret_cast<const float4 *>(from);
+                    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+                }
+                narrow = {pack(part.scale * sum.x, part.scale * sum.y, T()),
+                          pack(part.scale * sum.z, part.scale * sum.w, T())};
             }
         }
-        const uint2 narrow{pack(part.scale * sum.x, part.scale * sum.y, T()),
-                           pack(part.scale * sum.z, part.scale * sum.w, T())};
         *reinterpret_cast<uint2 *>(to + row * stride + column) = narrow;
     }
 }
@@ -262,7 +268,8 @@ __global__ void expand_plain(const __grid_constant__ AdapterArguments a) {
             if (row < 0) continue;
             float sum = 0;
             for (int32_t k = 0; k < part.rank; ++k) {
-                const float *t = a.t + int64_t{row} * a.t_stride + part.first + k;
+                const float *t =
+                    static_cast<const float *>(a.t) + int64_t{row} * a.t_stride + part.first + k;
                 float of_rank = 0;
                 for (int32_t r = 0; r < ranges; ++r) {
                     of_rank += t[int64_t{r} * a.t_rows * a.t_stride];

@@ -2,6 +2,7 @@
 // rows' B is in shared memory, and A comes from L2, where the CTAs of all rows read it. Memory bounds it: W is read and written.
 #include "adapters/adapters.h"
 #include "adapters/registers.cuh"
+#include "adapters/tile.cuh"
 
 namespace batchllm::cuda {
 namespace {

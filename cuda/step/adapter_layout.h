@@ -55,6 +55,7 @@ struct AdapterLayout {
         const Tensor *from; // of the adapter
         int64_t bytes;      // that it has
         bool transposed;    // on its way
+        float scale;        // of the change that it is of
         AdapterPiece piece; // but for the addresses
         int64_t to;
     };

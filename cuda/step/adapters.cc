@@ -144,10 +144,13 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
     to.changed.assign(layout.entries.size(), false);
     for (size_t i = 0; i < layout.entries.size(); ++i) {
         to.changed[i] = layout.entries[i].ranks > 0;
-        int32_t &most = ranks_[model_.product(i).launch];
-        if (layout.entries[i].ranks <= most) continue;
-        most = layout.entries[i].ranks;
-        grown_ = true;
+        const AdapterEntry &entry = layout.entries[i];
+        const size_t launch = model_.product(i).launch;
+        for (const AdapterPart &part : entry.parts) {
+            part_ranks_[launch] = std::max(part_ranks_[launch], part.rank);
+        }
+        grown_ = grown_ || entry.ranks > ranks_[launch];
+        ranks_[launch] = std::max(ranks_[launch], entry.ranks);
     }
     to.packed = std::move(packed);
     return {};
@@ -308,11 +311,17 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     constexpr auto tile = static_cast<int64_t>(sizeof(AdapterTile));
     constexpr auto entry = static_cast<int64_t>(sizeof(const AdapterEntry *));
     const int64_t others = gather ? wanted_rows : 0;
+    const auto blocks = [](int64_t rows) { return (rows + kAdapterBlock - 1) / kAdapterBlock; };
     of_wanted_.entries = 16;
     of_all_.entries = of_wanted_.entries + align(entry * others);
-    of_wanted_.rows = of_all_.entries + align(entry * tokens);
+    of_wanted_.block_counts = of_all_.entries + align(entry * tokens);
+    of_all_.block_counts = of_wanted_.block_counts + align(4 * blocks(others));
+    of_wanted_.rows = of_all_.block_counts + align(4 * blocks(tokens));
     of_all_.rows = of_wanted_.rows + align(4 * others);
-    of_wanted_.tiles = of_all_.rows + align(4 * tokens);
+    of_wanted_.block_entries = of_all_.rows + align(4 * tokens);
+    of_all_.block_entries =
+        of_wanted_.block_entries + align(entry * kAdapterBlock * blocks(others));
+    of_wanted_.tiles = of_all_.block_entries + align(entry * kAdapterBlock * blocks(tokens));
     of_all_.tiles = of_wanted_.tiles + tile * others;
     const int64_t bytes = of_all_.tiles + tile * static_cast<int64_t>(all_.tiles.size());
     ASSIGN_OR_RETURN(std::byte *const to, input->stage_room<std::byte>(kAdapters, bytes, staging));
@@ -327,6 +336,8 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
         };
         copy(places.entries, lists.entries);
         copy(places.rows, lists.rows);
+        copy(places.block_counts, lists.block_counts);
+        copy(places.block_entries, lists.block_entries);
         copy(places.tiles, lists.tiles);
     };
     put(of_all_, all_, 0);
@@ -387,7 +398,9 @@ AdapterWork StepAdapters::work(bool wanted, const StepInput &input) const {
             reinterpret_cast<const AdapterTile *>(section + places.tiles),
             reinterpret_cast<const int32_t *>(section + places.rows),
             reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
-            (form & kTall) != 0};
+            (form & kTall) != 0,
+            reinterpret_cast<const int32_t *>(section + places.block_counts),
+            reinterpret_cast<const AdapterEntry *const *>(section + places.block_entries)};
 }
 
 AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInput &input) const {
@@ -398,13 +411,21 @@ AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInp
     // A tile of turns has the entries of its expert on.
     a.product = static_cast<int32_t>(addition.product);
     a.most_ranks = ranks_[addition.product];
+    a.most_of_part = part_ranks_[addition.product];
     a.x = addition.x.data;
     a.columns = product.columns;
     a.x_rows = addition.x_rows;
     a.x_scales = addition.x.scales;
     a.x_scaling = addition.scaling;
     a.x_scale_stride = padded_rows(addition.rows);
-    a.t = sums_.as<float>();
+    a.t = sums_.data();
+    // What the embedding's change is looked up in is f32. Short tiles are faster in ranges, but the product of gate and up takes
+    // none.
+    const bool feeds =
+        addition.product < model_.embedding() &&
+        addition.product % kLayerProducts == static_cast<size_t>(LayerProduct::gate_up);
+    a.whole = addition.product != model_.embedding() && (a.work.tall || feeds) &&
+              adapter_sums_are_whole(element_, addition.scaling, hopper_);
     a.t_rows = static_cast<int32_t>(sum_rows_ * product.rows);
     a.t_stride = a.most_ranks;
     a.y = addition.y;

@@ -51,9 +51,9 @@ class PackedOnHost final : public PackedAdapter {
 
 class StepAdapters {
   public:
-    StepAdapters(const Model &model, DType element, int sms, bool reproducible)
-        : model_(model, element), element_(element), sms_(sms), reproducible_(reproducible),
-          ranks_(model_.products()) {}
+    StepAdapters(const Model &model, DType element, int sms, bool hopper, bool reproducible)
+        : model_(model, element), element_(element), sms_(sms), hopper_(hopper),
+          reproducible_(reproducible), ranks_(model_.products()), part_ranks_(model_.products()) {}
     StepAdapters(const StepAdapters &) = delete;
     StepAdapters &operator=(const StepAdapters &) = delete;
     ~StepAdapters();
@@ -137,7 +137,7 @@ class StepAdapters {
     };
     // Where the staged step's lists are, of all rows or of the wanted ones, in bytes from the section's beginning.
     struct Places {
-        int64_t entries, rows, tiles;
+        int64_t entries, rows, block_counts, block_entries, tiles;
     };
 
     Status start();
@@ -149,15 +149,16 @@ class StepAdapters {
     AdaptedModel model_;
     DType element_;
     int sms_;
-    bool reproducible_;
+    bool hopper_, reproducible_;
     cudaMemPool_t pool_ = nullptr;
     Stream uploads_;
     std::shared_ptr<PinnedMemories> pinned_ = std::make_shared<PinnedMemories>();
     std::vector<Slot> slots_;
     std::vector<const AdapterEntry *> entries_; // [slots]
-    std::vector<int32_t> ranks_;                // [products] the most of any adapter so far
-    bool grown_ = false;                        // since reserve()
-    DeviceMemory sums_;                         // t of one product at a time
+    // [products] the most of any adapter so far, and of a part
+    std::vector<int32_t> ranks_, part_ranks_;
+    bool grown_ = false; // since reserve()
+    DeviceMemory sums_;  // t of one product at a time
     int64_t sum_rows_ = 0;
     const std::vector<DeviceLayer> *layers_ = nullptr;
     int64_t merge_after_ = 0, room_ = 0, loaded_bytes_ = 0, merged_steps_ = 0;
