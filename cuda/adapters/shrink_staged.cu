@@ -11,7 +11,11 @@
 #include "adapters/tile.cuh"
 #include "attention/mma.cuh"
 #include "device/cluster.cuh"
+#include "device/early_launch.cuh"
 
+#ifndef PRE
+#define PRE 1
+#endif
 namespace batchllm::cuda {
 namespace {
 
@@ -169,8 +173,9 @@ template <typename T, int Tall, bool Whole> __global__ void __launch_bounds__(kT
                             : kAdapterRange;
     const int32_t chunks = (a.most_ranks + kRanks - 1) / kRanks;
     const int32_t total = __ldg(a.work.tile_count) * chunks * slices;
-    for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const int32_t slice = number % slices, item = number / slices;
+    // The last rows first: what was written last is still in L2, of a wide step some third of x. Slices stay in a cluster.
+    for (int32_t turn = blockIdx.x; turn < total; turn += gridDim.x) {
+        const int32_t slice = turn % slices, item = (total - 1 - turn) / slices;
         const AdapterTile tile = load_tile(a.work.tiles + item / chunks);
         const int32_t first = item % chunks * kRanks;
         const AdapterEntry &entry = tile.entries[a.product];
@@ -182,6 +187,15 @@ template <typename T, int Tall, bool Whole> __global__ void __launch_bounds__(kT
         const int steps = (wide + kOfStep - 1) / kOfStep;
         const auto *of_a = reinterpret_cast<const T *>(
             __ldg(reinterpret_cast<const unsigned long long *>(&entry.a)));
+        if constexpr (Tall == 1 &&
+                      PRE) { // a line each of the rows of A, of which stages have one in turn
+            const int32_t lines = (wide * 2 + 127) / 128;
+            for (int32_t n = threadIdx.x; n < 8 * blocks * lines; n += kThreads) {
+                const T *const line =
+                    of_a + int64_t{first + n / lines} * a.columns + begin + n % lines * 64;
+                prefetch(line);
+            }
+        }
         const Feed<Tall> feed(a, tile, of_a + int64_t{first} * a.columns, begin, wide, 8 * blocks);
         const auto load = [&](int g) {
 #pragma unroll
@@ -193,6 +207,7 @@ template <typename T, int Tall, bool Whole> __global__ void __launch_bounds__(kT
         };
         float sums[kBlocks][4] = {};
         __syncthreads(); // what was there has been read
+        wait_for_launches();
 #pragma unroll 1
         for (int g = 0; g < groups - 1; ++g) load(g);
         if (Whole && threadIdx.x < tile.count) {
@@ -240,6 +255,7 @@ template <typename T, int Tall, bool Whole> __global__ void __launch_bounds__(kT
 #endif
         }
     }
+    wait_for_launches(); // as expand
 }
 
 template <typename T, int Tall, bool Whole>
@@ -277,7 +293,7 @@ cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
         if (status != cudaSuccess) return status;
         config.gridDim.x = static_cast<unsigned>(std::max(1, clusters) * slices);
     }
-    return cudaLaunchKernelEx(&config, kernel, a, slices);
+    return launch_config(kernel, config, a.work.rows != nullptr, a, slices);
 }
 
 template <typename T, int Tall>
