@@ -244,13 +244,15 @@ void StepAdapters::drop_merged() {
     form_ = 0; // of a step that has been launched
 }
 
-// What its steps have cost by then is what merging costs.
+// Steps have cost by then what merging costs. Memory is taken while the last of them runs.
 bool StepAdapters::run_merged(int32_t slot, int64_t tokens) {
     if (slot < 0 || merge_after_ == 0) return false;
     if (merged_.slot() == slot) return true;
     Slot &own = slots_[static_cast<size_t>(slot)];
-    own.alone += tokens;
-    if (own.alone < merge_after_) return false;
+    if (own.alone < merge_after_) {
+        own.alone += tokens;
+        return false;
+    }
     const int64_t bytes = MergedLayers::bytes(*layers_, own.changed, element_);
     if (bytes == 0 || loaded_bytes_ + bytes > room_) return false;
     drop_merged();
