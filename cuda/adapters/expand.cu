@@ -14,16 +14,6 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int32_t kMostRanks = 512; // of a part
-#ifndef FIT
-#define FIT 2
-#endif
-#ifndef GROUPS
-#define GROUPS 2
-#endif
-#ifndef PRE
-#define PRE 1
-#endif
-constexpr int kShortFit = FIT; // CTAs of a multiprocessor, where tiles are short
 
 // Elements from a row of t in shared memory to the next: quarter-warps of the loads below then have banks of their own.
 constexpr int32_t stride_of(int32_t rank) {
@@ -222,11 +212,10 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
     }
 }
 
-template <typename T, typename Y, int Tall>
-__global__ void __launch_bounds__(kThreads, Tall == 1 ? kShortFit : 2)
+template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kThreads, 2)
     expand(const __grid_constant__ AdapterArguments a) {
     // Of short tiles a warp has two groups at once, of tall ones two sixteens of rows: as many loads are in flight.
-    constexpr int kRows = Tall == 1 ? 1 : 2, kGroups = Tall == 1 ? GROUPS : 1;
+    constexpr int kRows = Tall == 1 ? 1 : 2, kGroups = Tall == 1 ? 2 : 1;
     extern __shared__ __align__(16) unsigned char shared[];
     int32_t *rows = reinterpret_cast<int32_t *>(shared); // [16 Tall]
     T *t = reinterpret_cast<T *>(shared + 16 * Tall * sizeof(int32_t));
@@ -234,24 +223,17 @@ __global__ void __launch_bounds__(kThreads, Tall == 1 ? kShortFit : 2)
     const Slices slices(a, tiles);
     const int32_t total = tiles * slices.count;
     const int warp = threadIdx.x / 32;
-    // The last rows first: what was written last is still in L2.
+    // Of tall tiles the last rows come first: what was written last is still in L2. Of short ones a slice of all tiles comes before
+    // the next one: slices are of several widths, and so a CTA does not have the same one of each tile.
     for (int32_t turn = blockIdx.x; turn < total; turn += gridDim.x) {
-        const int32_t number = total - 1 - turn;
+        const int32_t number =
+            Tall == 1 ? turn % tiles * slices.count + turn / tiles : total - 1 - turn;
         const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
         const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = load_part(&entry, slice.part);
         if (part.rank == 0) continue;
         const uint4 *b = static_cast<const uint4 *>(entry.b) + part.b_units;
-        if constexpr (Tall == 1 && PRE) { // B comes while rows and t are waited for
-            const int32_t unit = part.rank * (kPackedRows / 8); // units of a group
-            const int32_t first = (slice.begin - a.first[slice.part]) / kPackedRows;
-            const int32_t groups = (slice.end - slice.begin + kPackedRows - 1) / kPackedRows;
-            for (int32_t n = 8 * static_cast<int32_t>(threadIdx.x); n < groups * unit;
-                 n += 8 * kThreads) {
-                prefetch(b + int64_t{first} * unit + n);
-            }
-        }
         wait_for_launches();
         __syncthreads(); // what was there has been read
         if (threadIdx.x < tile.count) {
@@ -313,7 +295,7 @@ template <typename T, typename Y, int Tall>
 cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
     const int ranks = std::min(a.most_ranks, kMostRanks);
     const int shared = 16 * Tall * static_cast<int>(sizeof(int32_t) + sizeof(T) * stride_of(ranks));
-    const auto ctas = static_cast<unsigned>((Tall == 1 ? kShortFit : 2) * sms);
+    const auto ctas = static_cast<unsigned>(2 * sms);
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(ctas);
     config.blockDim = dim3(kThreads);

@@ -13,9 +13,6 @@
 #include "device/cluster.cuh"
 #include "device/early_launch.cuh"
 
-#ifndef PRE
-#define PRE 1
-#endif
 namespace batchllm::cuda {
 namespace {
 
@@ -187,15 +184,6 @@ template <typename T, int Tall, bool Whole> __global__ void __launch_bounds__(kT
         const int steps = (wide + kOfStep - 1) / kOfStep;
         const auto *of_a = reinterpret_cast<const T *>(
             __ldg(reinterpret_cast<const unsigned long long *>(&entry.a)));
-        if constexpr (Tall == 1 &&
-                      PRE) { // a line each of the rows of A, of which stages have one in turn
-            const int32_t lines = (wide * 2 + 127) / 128;
-            for (int32_t n = threadIdx.x; n < 8 * blocks * lines; n += kThreads) {
-                const T *const line =
-                    of_a + int64_t{first + n / lines} * a.columns + begin + n % lines * 64;
-                prefetch(line);
-            }
-        }
         const Feed<Tall> feed(a, tile, of_a + int64_t{first} * a.columns, begin, wide, 8 * blocks);
         const auto load = [&](int g) {
 #pragma unroll

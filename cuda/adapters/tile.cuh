@@ -23,11 +23,6 @@ __device__ __forceinline__ AdapterPart load_part(const AdapterEntry *entry, int 
     return {words.x, words.y, words.z, __int_as_float(words.w)};
 }
 
-// Brings a line of 128 bytes to L2.
-__device__ __forceinline__ void prefetch(const void *line) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
-}
-
 // The row at a place of a list, or -1: it is not one of those to be computed.
 __device__ __forceinline__ int32_t row_at(const AdapterArguments &a, int32_t place) {
     const int32_t row = a.work.rows != nullptr ? __ldg(a.work.rows + place) : place;
