@@ -165,9 +165,11 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
                 "waiting %.3f\n",
                 m.seconds, m.backend, m.scheduler, m.host, m.waited);
     const cuda::Graphs &graphs = backend->step().graphs();
-    std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays so far\n",
+    std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays, %lld steps on merged "
+                "layers so far\n",
                 static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),
-                static_cast<long long>(graphs.replayed()));
+                static_cast<long long>(graphs.replayed()),
+                static_cast<long long>(backend->step().parts().adapters.merged_steps()));
     if (arguments.profile) {
         print_exchange(*bench.all, m.backend);
         print_profile(&backend->step().parts().profile, m.backend);

@@ -22,10 +22,11 @@ constexpr DeviceNorm kNoNorm;
 // In reproducible steps products are cuBLASLt's alone, whatever the number of rows is. What is in e4m3 is faster with two
 // launches (docs/lab/engine.md). What adapters add costs less in one product.
 bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows,
-                           bool adapted) const {
+                           const AdapterArguments *adapters) const {
     constexpr int64_t least_adapted = 256; // tokens
     return parts_.options.has_gated_products() &&
-           rows >= (adapted ? least_adapted : least_gated_tokens) &&
+           (adapters == nullptr || takes_gated_adapters(*adapters)) &&
+           rows >= (adapters != nullptr ? least_adapted : least_gated_tokens) &&
            w.gate_up.scaling == Scaling::none && w.down.scaling == Scaling::none &&
            takes_gated(parts_.element(), f);
 }
@@ -57,24 +58,24 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
         gate_up = own.w;
         rows_of_x = own.x;
     }
+    const StepAdapters::Addition addition{place.number(),       x,       Scaling::none,    rows,
+                                          of.wanted != nullptr, nullptr, parts_.element(), 1};
+    AdapterArguments adapters;
+    if (adapted) adapters = parts_.adapters.arguments(addition, parts_.input);
+    const AdapterArguments *const changes = adapted ? &adapters : nullptr;
     if (!gate_up.packing && gate_up.scaling == Scaling::none &&
-        in_one_product(w, f, rows, adapted)) {
-        GatedArguments product{parts_.element(),
-                               f.activation,
-                               rows_of_x.data,
-                               gate_up.data,
-                               buffers.activated.data(),
-                               static_cast<int32_t>(rows),
-                               static_cast<int32_t>(gate_up.columns),
-                               f.width};
-        AdapterArguments adapters;
-        if (adapted) {
-            ASSIGN_OR_RETURN(adapters, parts_.adapters.shrink({place.number(), x, Scaling::none,
-                                                               rows, of.wanted != nullptr, nullptr,
-                                                               parts_.element(), 1},
-                                                              parts_.input, stream));
-            product.adapters = &adapters;
-        }
+        in_one_product(w, f, rows, changes)) {
+        if (adapted)
+            RETURN_IF_ERROR(parts_.adapters.shrink(addition, parts_.input, stream).status());
+        const GatedArguments product{parts_.element(),
+                                     f.activation,
+                                     rows_of_x.data,
+                                     gate_up.data,
+                                     buffers.activated.data(),
+                                     static_cast<int32_t>(rows),
+                                     static_cast<int32_t>(gate_up.columns),
+                                     f.width,
+                                     changes};
         RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
         return parts_.profile.mark(Part::gate_up, stream);
     }

@@ -196,6 +196,9 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool moved, parts_.reserve(stream));
     // Graphs know addresses and choices.
     if (moved) graphs_.clear();
+    if (parts_.adapters.merged_anew()) {
+        graphs_.clear([](const Graphs::Shape &s) { return StepAdapters::is_merged(s.adapters); });
+    }
     set_timing();
     RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));

@@ -73,7 +73,8 @@ StepParts::StepParts(const Model &described, const ForwardOptions &chosen)
       states(described, {chosen.element, chosen.state, chosen.attention.sms, chosen.reproducible,
                          chosen.experts == GroupedKernel::sm90, chosen.rank}),
       experts(described, chosen.element, chosen.experts, chosen.attention.sms),
-      adapters(described, chosen.element, chosen.attention.sms, chosen.reproducible) {
+      adapters(described, chosen.element, chosen.attention.sms,
+               chosen.experts == GroupedKernel::sm90, chosen.reproducible) {
     profile.on = options.profile;
     attention.set_page_scale(kv.page_scale());
 }
