@@ -34,9 +34,7 @@ template <int Columns, int Steps = kTileRows> struct GroupedQueue {
         const int32_t size = ((turns + of_expert - 1) / of_expert + Steps - 1) / Steps * Steps;
         const int32_t place = number - t.w * across;
         const int32_t row = t.y + place % of_expert * size;
-        // The last rows of W may be few: from expert to expert they are another CTA's.
-        const int32_t column = (place / of_expert + t.x / 2) % across;
-        return {t.x, row, min(size, t.z - row), column * Columns};
+        return {t.x, row, min(size, t.z - row), place / of_expert * Columns};
     }
     __device__ GroupedWork at(int32_t number) const { return at(number, load(number)); }
 };
