@@ -55,7 +55,7 @@ Status check_start(const JsonValue &config) {
     const auto start = config.given("init_lora_weights");
     if (!start || start->view().is_boolean()) return {};
     ASSIGN_OR_RETURN(const std::string name, start->string());
-    for (const char *known : {"gaussian", "eva", "orthogonal"}) {
+    for (const char *known : {"gaussian", "eva", "orthogonal", "mica"}) {
         if (name == known) return {};
     }
     return start->unsupported("such adapters go with a changed base model; PEFT converts them "

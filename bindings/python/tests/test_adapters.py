@@ -178,6 +178,18 @@ class Adapters(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "no row can name one"):
                 batchllm.run_files(GOLDEN / BASE, "in.parquet", "out.parquet", adapters={"one": one}, params=params)
 
+    def test_adapters_that_start_from_the_base_model_as_it_is_are_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            one = shutil.copytree(GOLDEN / "adapters" / NAMES[0], f"{folder}/one")
+            config = json.loads(pathlib.Path(one, "adapter_config.json").read_text())
+            for start, read in ((True, True), ("gaussian", True), ("eva", True), ("orthogonal", True), ("mica", True), ("pissa", False), ("corda", False)):
+                pathlib.Path(one, "adapter_config.json").write_text(json.dumps({**config, "init_lora_weights": start}))
+                if read:
+                    self.engine.load_adapter("start", one)
+                else:
+                    with self.assertRaisesRegex(batchllm.UnsupportedError, f'"init_lora_weights" is "{start}"'):
+                        self.engine.load_adapter("start", one)
+
     def test_of_several_adapters_the_first_bad_one_in_order_is_raised(self):
         paths = {name: GOLDEN / "adapters" / made for name, made in
                  (("a", NAMES[0]), ("foreign", "phi3_fused"), ("none", "none"), ("b", NAMES[1]))}  # fmt: skip
