@@ -30,7 +30,9 @@ constexpr int kStages = 3;               // of keys, and of values
 constexpr int kItems = 2;                // whose queries there is room for
 constexpr int kLoaders = 96;             // threads
 constexpr int kHeadQueries = kRows * kHead * 2, kTailQueries = kRows * kTailRow * 2;
-constexpr int kLoading = 1, kTurn = 2; // named barriers; kTurn: one per warpgroup
+// Named barriers: of the loaders; one per warpgroup; one per item that there is room for. Threads that wait at one issue nothing,
+// and these wait most of the time: at the card's limit of power, what they would spend is missing elsewhere.
+constexpr int kLoading = 1, kTurn = 2, kFree = kTurn + kGroups;
 
 template <int Tail> struct Shape {
     static constexpr int kKeys = Tail == 16 ? 112 : 128;
@@ -42,8 +44,8 @@ template <int Tail> struct Shape {
     static constexpr int kItemBytes = kHeadQueries + (Tail > 0 ? kTailQueries : 0);
     static constexpr int kBarriers =
         kQueries + kItems * kItemBytes; // full, empty of keys; of values
-    static constexpr int kItemBarriers = kBarriers + 4 * kStages * 8; // full, empty
-    static constexpr int kDrawn = kItemBarriers + 2 * kItems * 8;     // Item [kItems]
+    static constexpr int kItemBarriers = kBarriers + 4 * kStages * 8; // full
+    static constexpr int kDrawn = kItemBarriers + kItems * 8;         // Item [kItems]
     static constexpr int kBytes = kDrawn + kItems * 16 + 1024;
 };
 
@@ -124,12 +126,17 @@ template <int Tail> struct Items {
     __device__ __forceinline__ uint32_t full(const ItemPlace &at) const {
         return shared_address(shared) + Shape<Tail>::kItemBarriers + at.slot * 8;
     }
-    __device__ __forceinline__ uint32_t empty(const ItemPlace &at) const {
-        return full(at) + kItems * 8;
-    }
     __device__ __forceinline__ Item wait(const ItemPlace &at) const {
         barrier_wait(full(at), at.phase);
         return item(at);
+    }
+    // By all consumers: what the item had is not read any more. (Before tiles that they wait for, it was by who fetches these.)
+    __device__ __forceinline__ void release(const ItemPlace &at) const {
+        named_barrier_arrive(kFree + at.slot, kConsumers + kLoaders);
+    }
+    // By all loaders, from the ring's second turn on.
+    __device__ __forceinline__ void wait_free(const ItemPlace &at) const {
+        named_barrier(kFree + at.slot, kConsumers + kLoaders);
     }
 };
 
@@ -145,7 +152,6 @@ template <int Tail> __device__ void fetch(const TowerAttentionArguments &a,
     Place at;
     for (ItemPlace now;; now.advance()) {
         const Item item = items.wait(now);
-        barrier_arrive(items.empty(now));
         if (item.head < 0) return;
         const int count = tiles_of<Tail>(item.block), column = item.head * (kHead + Tail);
         for (int tile = 0; tile < count; ++tile, at.advance()) {
@@ -192,8 +198,10 @@ load_queries(const TowerAttentionArguments &a, const TowerQueries &q, const Item
         }
     }
     const int64_t stride = int64_t{3} * a.heads * kDims;
+    bool first = true; // turn of the ring
     for (ItemPlace now;; now.advance()) {
-        barrier_wait(items.empty(now), now.phase ^ 1);
+        first = first && now.phase == 0;
+        if (!first) items.wait_free(now);
         if (loader == 0) items.item(now) = draw(a, q.drawn);
         named_barrier(kLoading, kLoaders);
         const Item item = items.item(now);
@@ -341,7 +349,7 @@ attend_rows(const TowerAttentionArguments &a, const Tiles<Tail> &tiles, const It
             value.advance();
             softmax.exponentials(s, p, T());
         }
-        if (threadIdx.x % 32 == 0) barrier_arrive(items.empty(now));
+        items.release(now);
         tiles.wait(1, value);
         wgmma_fence();
         accumulate<Tail, T>(o, tail, p, tiles.tile(1, value));
@@ -382,7 +390,6 @@ template <int Tail, typename T> __global__ void __launch_bounds__(kThreads, 1)
         }
         for (ItemPlace at; at.phase == 0; at.advance()) {
             barrier_init(items.full(at), kLoaders);
-            barrier_init(items.empty(at), kConsumers / 32 + 1);
         }
         barrier_init_fence();
     }
