@@ -312,7 +312,7 @@ void preempted_rows_have_their_pictures_again(void **) {
             if (on_cuda && !shares) continue;
             // The smallest pool that fits all rows. On CUDA, where an engine takes longer to make, a few sizes.
             for (int64_t kib = 32; kib <= (on_cuda ? 256 : 1024) && preemptions == 0;
-                 kib += on_cuda ? kib : 2 + kib / 32) {
+                 kib += on_cuda ? kib : 4 + kib / 16) {
                 batchllm_engine_options options = device_options();
                 options.kv_memory_bytes = kib << 10;
                 options.min_prefix_tokens = 1;
