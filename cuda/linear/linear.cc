@@ -135,10 +135,11 @@ Status Linear::describe(const Key &key, Product *product) const {
         RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
             product->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     }
-    if (key.gelu) {
-        const cublasLtEpilogue_t gelu = CUBLASLT_EPILOGUE_GELU_BIAS; // its approximation with tanh
+    if (key.bias) { // GELU: its approximation with tanh
+        const cublasLtEpilogue_t epilogue =
+            key.gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
         RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
-            product->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof gelu));
+            product->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     }
     RETURN_IF_CUBLAS(
         cublasLtMatrixLayoutCreate(&product->w, data_type(element), k, n, static_cast<int64_t>(k)));
@@ -151,10 +152,9 @@ Status Linear::describe(const Key &key, Product *product) const {
 
 // Where the scales of e4m3 and the bias are. They are part of a product's description.
 Status Linear::describe_vectors(const Product &product, const Matrix &w, const Input &x) {
-    if (w.gelu_bias != nullptr) {
-        RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product.operation,
-                                                        CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                        &w.gelu_bias, sizeof w.gelu_bias));
+    if (w.bias != nullptr) {
+        RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
+            product.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &w.bias, sizeof w.bias));
     }
     if (w.scaling == Scaling::none) return {};
     RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
@@ -261,9 +261,10 @@ TuningKey Linear::tuning_key(const Key &key) const {
             key.k,
             key.scaling == Scaling::none ? static_cast<int32_t>(element_) : scaled,
             static_cast<int32_t>(key.y_type),
-            key.gelu         ? 2
-            : key.accumulate ? 1
-                             : 0};
+            (key.gelu         ? 2
+             : key.accumulate ? 1
+                              : 0) +
+                (key.bias && !key.gelu ? 3 : 0)};
 }
 
 void Linear::remember(const TuningKey &key, int32_t candidate) {
@@ -411,8 +412,8 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input 
     }
     // In order, any choice gives the same bits.
     const bool alike = w.alike && !in_order_;
-    const Key key{padded_rows(rows), w.rows,    w.columns, y_type,
-                  accumulate,        w.scaling, alike,     w.gelu_bias != nullptr};
+    const Key key{padded_rows(rows), w.rows, w.columns,         y_type, accumulate,
+                  w.scaling,         alike,  w.bias != nullptr, w.gelu};
     auto found = products_.find(key);
     if (found == products_.end() && in_order_) {
         return error(BATCHLLM_ERROR_INTERNAL,

@@ -5,7 +5,7 @@
 //     <m> <n> <k> <element> <result> <accumulate> <candidate>    a line each
 //     end <FNV-1a of all before it>
 //
-// accumulate: 0: y = product; 1: it is added to y; 2: y = GELU of it and a bias (Matrix::gelu_bias).
+// accumulate: 0: y = product; 1: it is added to y; 2: y = GELU of it and a bias (Matrix::gelu); 3, 4: as 0 and 1, with a bias.
 //
 // A file is believed whole or not at all; one of another version, which has other candidates, is not. The
 // worst that a forged one can do is to name a slow candidate. The library has such files inside for devices
