@@ -644,7 +644,7 @@ void parts_take_half_and_what_they_exchange(void **) {
 // Of two H100s that work as one, the pages that were measured there (docs/lab/tensor-parallel.md).
 void ranks_have_the_pages_that_were_measured(void **) {
     const std::pair<const char *, int64_t> measured[] = {
-        {"Llama-3.3-70B", 693}, {"Mistral-7B", 15503}, {"qwen3-30b-a3b", 14400}};
+        {"Llama-3.3-70B", 837}, {"Mistral-7B", 15863}, {"qwen3-30b-a3b", 14875}};
     BackendOptions options;
     options.extra = {{"device", "h100"}, {"tensor_parallel", "2"}};
     for (const auto &[name, pages] : measured) {
