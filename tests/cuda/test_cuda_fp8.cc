@@ -139,7 +139,7 @@ void every_candidate_gives_the_same_product(void **) {
     Random random(kSeed + 44);
     constexpr auto element =
         static_cast<int32_t>(DType::e4m3) + 8 * static_cast<int32_t>(Scaling::rows);
-    for (const std::pair<int64_t, int64_t> &size : {std::pair{208, 640}, std::pair{2064, 1040}}) {
+    for (const auto &size : {std::pair<int64_t, int64_t>{208, 640}, {2064, 1040}}) {
         const int64_t n = size.first, k = size.second;
         for (const int64_t m : {48, 160, 320, 512}) {
             const Scaled w = scaled(random, n, k, n, Scaling::rows, true);
