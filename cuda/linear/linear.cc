@@ -38,9 +38,13 @@ constexpr Form kForms[] = {{CUBLASLT_CLUSTER_SHAPE_1x1x1},
 static_assert(TuningCache::kChanges == std::size(kForms));
 constexpr int32_t kClusters = 7; // of them the first, which have the heuristic's tile
 constexpr int64_t kFewRows = 512;
-// The cluster that is fastest for nearly all shapes from so many rows on: it is used until others have been timed.
-constexpr int32_t kLikelyCluster = 3;
-constexpr int64_t kLikelyRows = 2048;
+// The form that is fast for nearly all shapes with so many rows: it is used until others have been timed. -1: the heuristic's.
+int32_t likely_form(int64_t rows) {
+    const auto padded = [&](int64_t tile) { return (rows + tile - 1) / tile * tile; };
+    if (rows >= 2048) return 3;
+    // Where tiles of 128 rows compute a sixth more than those of 80.
+    return rows > 128 && rows <= kFewRows && 7 * padded(80) <= 6 * padded(128) ? 7 : -1;
+}
 // Up to so many rows each padded number has an algorithm of its own: what is fastest for 256 rows may
 // have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
 constexpr int64_t kMostAlone = 2048;
@@ -338,8 +342,9 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     int32_t candidate = cache_.find(cached);
     auto algorithm = algorithm_of(product, found, candidate);
     if (!algorithm && !times_) {
-        if (found.size() < kOfHeuristic && key.m >= kLikelyRows)
-            algorithm = algorithm_of(product, found, kOfHeuristic * (1 + kLikelyCluster));
+        const int32_t likely = likely_form(key.m);
+        if (found.size() < kOfHeuristic && likely >= 0)
+            algorithm = algorithm_of(product, found, kOfHeuristic * (1 + likely));
         *chosen = {algorithm ? *algorithm : found[0].algo, true};
         return {};
     }
