@@ -31,7 +31,7 @@ struct TuningKey {
 class TuningCache {
   public:
     // Candidate c is the heuristic's c % kOfHeuristic, changed in the (c / kOfHeuristic)-th way (linear.cc; 0: not).
-    static constexpr int32_t kOfHeuristic = 8, kChanges = 7,
+    static constexpr int32_t kOfHeuristic = 8, kChanges = 15,
                              kCandidates = kOfHeuristic * (1 + kChanges);
     static constexpr size_t kMostEntries = 1 << 14;
 

@@ -19,7 +19,8 @@ void wait_and_fail(const char *file) {
 }
 
 __attribute__((constructor)) void start() {
-    if (const char *file = std::getenv("BATCHLLM_FAIL_WHEN")) std::thread(wait_and_fail, file).detach();
+    if (const char *file = std::getenv("BATCHLLM_FAIL_WHEN"))
+        std::thread(wait_and_fail, file).detach();
 }
 
 } // namespace

@@ -1,6 +1,7 @@
 // Golden models in fp8 and in four bits, or with keys and values in fp8, on two devices that work as one, against one
 // device. Exact types are tests/cuda/test_cuda_engine.cc's. Skipped (77) without two devices.
 #include <string>
+#include <vector>
 
 #include "batchllm.h"
 #include "engine_ways.h"
@@ -12,6 +13,7 @@ struct Subject {
     const char *name;
     const char *quantize = "stored";
     const char *options = "";
+    bool rounds = true; // products' inputs, keys or values to e4m3
 };
 constexpr Subject kSubjects[] = {
     {"phi3_ct_channel_fp8"},
@@ -19,15 +21,14 @@ constexpr Subject kSubjects[] = {
     {"llama_ct_block_fp8"},
     {"qwen3_moe_channel_fp8"},
     {"qwen3_moe_wide_block_fp8"},
-    {"llama_awq"},
-    {"llama_gptq_sym"},
-    {"llama_ct_nvfp4"},
-    {"qwen3_moe_gptq"},
-    {"gpt_oss_mxfp4"},
-    {"gpt_oss_mxfp4", "fp8"},
     {"qwen3_bf16", "fp8"},
     {"llama3_gqa_sharded_bf16", "stored", ",kv_type=fp8"},
     {"qwen3_moe_bf16", "stored", ",kv_type=fp8"},
+    {"llama_awq", "stored", "", false},
+    {"llama_gptq_sym", "stored", "", false},
+    {"llama_ct_nvfp4", "stored", "", false},
+    {"qwen3_moe_gptq", "stored", "", false},
+    {"gpt_oss_mxfp4", "stored", "", false},
 };
 
 Way way_of(const Subject &subject, const char *name, const char *more) {
@@ -36,32 +37,29 @@ Way way_of(const Subject &subject, const char *name, const char *more) {
     return way;
 }
 
-// What each rank rounds to e4m3 has scales of its own, and a width that is cut may be widened: so rounding differs, and
-// what one device says is right to the same measure.
+// What each rank rounds to e4m3 has scales of its own, and a width that is cut may be widened: so roundings differ, by
+// which tokens of these models, of random weights, soon do. The measure is how far off one device is.
 void quantised_models_are_as_good_as_on_one_device(void **) {
-    Compared all;
     bool good = true;
     for (const Subject &subject : kSubjects) {
         const Golden golden = read_golden(std::string("golden/") + subject.name);
         const Way one = way_of(subject, "one device", "");
-        for (const char *more : {",tensor_parallel=2", ",tensor_parallel=2,owned_rows=1"}) {
-            const Way two = way_of(subject, more, more);
-            const double error = error_of_scores(golden, one),
-                         of_two = error_of_scores(golden, two);
+        const double error = error_of_scores(golden, one);
+        int64_t preemptions = 0;
+        const std::vector<Said> said = run_rows(golden, one, &preemptions);
+        for (const Way &two :
+             {way_of(subject, "two as one", ",tensor_parallel=2"),
+              way_of(subject, "rows with owners", ",tensor_parallel=2,owned_rows=1")}) {
             // A rounding may change a token's experts.
             const double factor = has_experts(golden) ? 2.5 : 1.3;
-            good &= of_two < factor * error + 0.05;
-            int64_t preemptions = 0;
-            Compared own;
-            compare(run_rows(golden, one, &preemptions), golden, two, &own);
-            print(two, own);
-            all.tokens += own.tokens;
-            all.same += own.same;
+            good &= error_of_scores(golden, two) < factor * error + 0.05;
+            Compared compared;
+            compare(said, golden, two, &compared);
+            print(two, compared);
+            good &= subject.rounds || 2 * compared.same > compared.tokens;
         }
     }
-    print_message("%d of %d tokens are one device's\n", int(all.same), int(all.tokens));
     assert_true(good);
-    assert_true(2 * all.same > all.tokens);
 }
 
 bool available() {

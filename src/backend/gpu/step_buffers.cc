@@ -270,13 +270,12 @@ int64_t widened_bytes(const AttentionShape &shape) {
 }
 
 int64_t StepBuffers::total() const {
-    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}) - (*this)[others_logits];
 }
 
 int64_t StepBuffers::growing() const {
-    return total() - (*this)[logits] - (*this)[all_logits] - (*this)[others_logits] -
-           (*this)[state_levels] - (*this)[workspace] - (*this)[StepBuffer::expanded] -
-           (*this)[shared];
+    return total() - (*this)[logits] - (*this)[all_logits] - (*this)[state_levels] -
+           (*this)[workspace] - (*this)[StepBuffer::expanded] - (*this)[shared];
 }
 
 int64_t staging_bytes(int64_t step_tokens) {
