@@ -57,7 +57,6 @@ StepAdapters::~StepAdapters() {
     for (Slot &slot : slots_) {
         if (slot.data != nullptr) cudaFreeAsync(slot.data, uploads_);
     }
-    drop_merged();
     if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
 }
 
@@ -146,10 +145,11 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
         to.changed[i] = layout.entries[i].ranks > 0;
         const AdapterEntry &entry = layout.entries[i];
         const size_t launch = model_.product(i).launch;
-        for (const AdapterPart &part : entry.parts) {
-            part_ranks_[launch] = std::max(part_ranks_[launch], part.rank);
-        }
-        grown_ = grown_ || entry.ranks > ranks_[launch];
+        int32_t most_of_part = 0;
+        for (const AdapterPart &part : entry.parts)
+            most_of_part = std::max(most_of_part, part.rank);
+        grown_ = grown_ || entry.ranks > ranks_[launch] || most_of_part > part_ranks_[launch];
+        part_ranks_[launch] = std::max(part_ranks_[launch], most_of_part);
         ranks_[launch] = std::max(ranks_[launch], entry.ranks);
     }
     to.packed = std::move(packed);
