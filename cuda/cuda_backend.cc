@@ -154,7 +154,7 @@ Status CudaBackend::take_adapter_room(int64_t wanted) {
     info_.adapter_slots = info_.adapter_bytes > 0 ? most_slots : 0;
     StepParts &parts = forward_->parts();
     parts.adapters.set_merging(&parts.weights.layers, parts.options.merge_after,
-                               info_.adapter_bytes, stream_);
+                               info_.adapter_bytes);
     return {};
 }
 

@@ -31,11 +31,11 @@ inline constexpr int32_t kAdapterBlock = 128;
 // Columns of each of two parts that take turns in y, as experts' gate and up do (experts/tile.h).
 inline constexpr int32_t kPartTurn = 8;
 
-// On the device, for each adapter and product. Ranks are padded with zeros to multiples of 8.
+// On the device, for each adapter and product. Ranks are padded with zeros to multiples of 8. Parts that share columns of t
+// have the same scale.
 struct alignas(16) AdapterPart {
-    int32_t rank; // 0: the adapter leaves this part as it is
-    int32_t
-        first; // of t, the part's first column: a multiple of 8; parts with the same one have the same scale
+    int32_t rank;    // 0: the adapter leaves this part as it is
+    int32_t first;   // of t, the part's first column: a multiple of 8
     int32_t b_units; // where B begins, in units of 16 bytes from AdapterEntry::b
     float scale;
 };
@@ -70,9 +70,9 @@ struct AdapterWork {
 struct AdapterArguments {
     DType element; // of x, A and B: bf16, f16 or f32
     AdapterWork work;
-    int32_t product; // which of an adapter's entries
-    int32_t most_ranks,
-        most_of_part; // of AdapterEntry::ranks and of its parts', over the loaded adapters
+    int32_t product;      // which of an adapter's entries
+    int32_t most_ranks;   // of AdapterEntry::ranks, over the loaded adapters
+    int32_t most_of_part; // the same of AdapterPart::rank
     // x [rows, columns]; with scales it is in e4m3, as a base product takes it (linear/scaling.h).
     const void *x;
     int32_t columns;       // a multiple of 8
@@ -80,7 +80,7 @@ struct AdapterArguments {
     const float *x_scales;
     Scaling x_scaling;
     int64_t x_scale_stride; // blocks: from a block of columns to the next
-    // [ranges of columns, t_rows, t_stride] f32. whole: [t_rows, t_stride] of the element's type, multiplied by its parts' scales.
+    // [ranges of columns, t_rows, t_stride] f32. whole: [t_rows, t_stride] of the element's type, times its parts' scales.
     void *t;
     int32_t t_rows, t_stride;
     bool whole;

@@ -1,7 +1,7 @@
 // y += alpha * scale * B t of the rows of each adapter, for sm_80 and later. An item of work is a tile of rows and a slice of the
 // columns of y, all of one part; a warp has 32 columns at a time. B comes from memory as mma.sync takes it (packed_b()), 512
-// bytes a load; t is brought to shared memory, and its ranges are added up, scaled and rounded to the element's type on the way; a lane has 8
-// neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
+// bytes a load; t comes to shared memory, unless it is whole its ranges are added up, scaled and rounded on the way; a lane has
+// 8 neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
 #include <algorithm>
 
 #include "adapters/registers.cuh"

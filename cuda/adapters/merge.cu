@@ -48,7 +48,12 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
     __shared__ float b[kRows][kMostRanks];
     const auto row = static_cast<int32_t>(blockIdx.y) * kRows;
     const auto column = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x) * kColumns;
-    float sums[kRows][kColumns] = {};
+    float sums[kRows][kColumns] = {}; // all of W is on its way before the first of it is needed
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+        if (row + i >= m.rows || column >= m.columns) continue;
+        load(static_cast<const T *>(m.w) + int64_t{row + i} * m.columns + column, sums[i]);
+    }
     for (int32_t p = 0; p < m.parts; ++p) {
         if (row >= m.first[p + 1] || row + kRows <= m.first[p]) continue;
         const AdapterPart part = load_part(m.entry, p);
@@ -64,6 +69,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
         __syncthreads();
         if (column >= m.columns) continue;
         const T *a = static_cast<const T *>(m.entry->a) + int64_t{part.first} * m.columns + column;
+#pragma unroll 2
         for (int32_t k = 0; k < part.rank; ++k, a += m.columns) {
             float of_a[kColumns];
             load(a, of_a);
@@ -81,12 +87,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
         if (row + i >= m.rows) break;
-        const int64_t at = int64_t{row + i} * m.columns + column;
-        float w[kColumns];
-        load(static_cast<const T *>(m.w) + at, w);
-#pragma unroll
-        for (int j = 0; j < kColumns; ++j) w[j] += sums[i][j];
-        store(w, static_cast<T *>(m.merged) + at);
+        store(sums[i], static_cast<T *>(m.merged) + int64_t{row + i} * m.columns + column);
     }
 }
 

@@ -57,7 +57,6 @@ StepAdapters::~StepAdapters() {
     for (Slot &slot : slots_) {
         if (slot.data != nullptr) cudaFreeAsync(slot.data, uploads_);
     }
-    drop_merged();
     if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
 }
 
@@ -162,10 +161,11 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
         to.changed[i] = layout.entries[i].ranks > 0;
         const AdapterEntry &entry = layout.entries[i];
         const size_t launch = model_.product(i).launch;
-        for (const AdapterPart &part : entry.parts) {
-            part_ranks_[launch] = std::max(part_ranks_[launch], part.rank);
-        }
-        grown_ = grown_ || entry.ranks > ranks_[launch];
+        int32_t most_of_part = 0;
+        for (const AdapterPart &part : entry.parts)
+            most_of_part = std::max(most_of_part, part.rank);
+        grown_ = grown_ || entry.ranks > ranks_[launch] || most_of_part > part_ranks_[launch];
+        part_ranks_[launch] = std::max(part_ranks_[launch], most_of_part);
         ranks_[launch] = std::max(ranks_[launch], entry.ranks);
     }
     to.packed = std::move(packed);
@@ -244,17 +244,14 @@ Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
 // ---- Merging ------------------------------------------------------------------------------------
 
 void StepAdapters::set_merging(const std::vector<DeviceLayer> *layers, int64_t after_tokens,
-                               int64_t room, cudaStream_t steps) {
+                               int64_t room) {
     layers_ = layers;
     merge_after_ = reproducible_ ? 0 : after_tokens;
     room_ = room;
-    steps_ = steps;
 }
 
-// In the order of steps, as its memory is taken.
 void StepAdapters::drop_merged() {
     if (merged_.slot() < 0) return;
-    cudaFreeAsync(merged_.memory(), steps_);
     merged_.clear();
     merged_anew_ = false;
     form_ = 0; // of a step that has been launched
@@ -272,15 +269,14 @@ bool StepAdapters::run_merged(int32_t slot, int64_t tokens) {
     const int64_t bytes = MergedLayers::bytes(*layers_, own.changed, element_);
     if (bytes == 0 || loaded_bytes_ + bytes > room_) return false;
     drop_merged();
-    void *memory = nullptr;
-    if (cudaMallocFromPoolAsync(&memory, static_cast<size_t>(bytes), pool_, steps_) !=
-        cudaSuccess) {
-        cudaGetLastError();
-        merge_after_ = 0; // another process has the memory
+    cudaMemPoolTrimTo(pool_, 0); // what adapters that have gone have left
+    Result<DeviceMemory> memory = DeviceMemory::create(bytes, "merged layers");
+    if (!memory.ok()) {
+        merge_after_ = 0; // another process has it
         return false;
     }
     own.alone = 0;
-    merged_.place(slot, *layers_, model_, own.changed, element_, static_cast<std::byte *>(memory));
+    merged_.place(slot, *layers_, model_, own.changed, element_, std::move(memory).value());
     merged_anew_ = true;
     return true;
 }
@@ -291,9 +287,8 @@ bool StepAdapters::run_merged(int32_t slot, int64_t tokens) {
 // tokens last, which alone are of a length that the step's size does not give: steps of one size read at the same places.
 Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
                            int64_t wanted_rows, bool gather, StepInput *input, Staging *staging) {
-    form_ = 0;
+    bool any = false, several = false;
     int32_t alone = -1; // the slot of all tokens
-    bool several = false;
     for (const ContextNode &node : batch.nodes) {
         if (node.token_count == 0) continue;
         several = several || (node.token_begin > 0 && node.adapter != alone);
@@ -304,13 +299,14 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
             return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: adapter slot %d is empty",
                          node.adapter);
         }
-        form_ = kAny;
+        any = true;
     }
     const bool merged = !several && run_merged(alone, static_cast<int64_t>(batch.tokens.size()));
-    if (merged) form_ = kMerged | (merged_.leaves_any() ? kAny : 0);
+    if (merged) any = merged_.leaves_any();
+    form_ = static_cast<uint8_t>((merged ? kMerged : 0) | (any ? kAny : 0));
     merged_steps_ += merged ? 1 : 0;
     slot_of_row_.clear();
-    if ((form_ & kAny) == 0) return input->stage_room<int32_t>(kAdapters, 0, staging).status();
+    if (!any) return input->stage_room<int32_t>(kAdapters, 0, staging).status();
     slot_of_row_.assign(batch.tokens.size(), -1);
     for (const ContextNode &node : batch.nodes) {
         std::fill_n(slot_of_row_.begin() + node.token_begin, node.token_count, node.adapter);

@@ -89,9 +89,8 @@ class StepAdapters {
 
     // From now on steps whose tokens all have one adapter may run on layers that have its changes in them
     // (step/merged_layers.h), once there have been so many such tokens (0: never) and if these layers take no more of the room
-    // than loaded adapters leave. layers: the model's. steps: the stream that all steps run on.
-    void set_merging(const std::vector<DeviceLayer> *layers, int64_t after_tokens, int64_t room,
-                     cudaStream_t steps);
+    // than loaded adapters leave. layers: the model's.
+    void set_merging(const std::vector<DeviceLayer> *layers, int64_t after_tokens, int64_t room);
     // The layers that the staged step runs on instead of the model's; null: it runs on those.
     const std::vector<DeviceLayer> *merged() const;
     // The staged step is the first on layers that have been merged anew: other steps' graphs of such forms are out of date.
@@ -163,7 +162,6 @@ class StepAdapters {
     int64_t sum_rows_ = 0;
     const std::vector<DeviceLayer> *layers_ = nullptr;
     int64_t merge_after_ = 0, room_ = 0, loaded_bytes_ = 0, merged_steps_ = 0;
-    cudaStream_t steps_ = nullptr;
     MergedLayers merged_;
     bool merged_anew_ = false; // to be launched
     // Of the staged step.

@@ -1,6 +1,6 @@
 #include "step/merged_layers.h"
 
-#include <algorithm>
+#include <utility>
 
 namespace batchllm::cuda {
 namespace {
@@ -50,10 +50,11 @@ int64_t MergedLayers::bytes(const std::vector<DeviceLayer> &layers,
 
 void MergedLayers::place(int32_t slot, const std::vector<DeviceLayer> &layers,
                          const AdaptedModel &model, const std::vector<bool> &changed, DType element,
-                         std::byte *memory) {
+                         DeviceMemory memory) {
     clear();
     slot_ = slot;
-    memory_ = memory;
+    memory_ = std::move(memory);
+    std::byte *next = memory_.data();
     layers_ = layers;
     left_.assign(model.products(), false);
     for (size_t i = 0; i < changed.size(); ++i) {
@@ -63,8 +64,8 @@ void MergedLayers::place(int32_t slot, const std::vector<DeviceLayer> &layers,
             left_[model.product(i).launch] = leaves_any_ = true;
             continue;
         }
-        w->data = memory + bytes_;
-        bytes_ += bytes_of(*w, element);
+        w->data = next;
+        next += bytes_of(*w, element);
         merged_.push_back(i);
     }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "device/device.h"
 #include "step/adapter_layout.h"
 #include "step/weights.h"
 
@@ -19,8 +20,7 @@ class MergedLayers {
   public:
     // Whose: -1: there are none.
     int32_t slot() const { return slot_; }
-    int64_t bytes() const { return bytes_; }
-    std::byte *memory() const { return memory_; }
+    int64_t bytes() const { return memory_.bytes(); }
     const std::vector<DeviceLayer> &layers() const { return layers_; }
     // Whether the adapter's change of the product, by the number of its launch, is left to be launched; whether any is.
     bool leaves(size_t product) const { return left_[product]; }
@@ -31,16 +31,16 @@ class MergedLayers {
                          DType element);
     // For the adapter of a slot. memory: of so many bytes.
     void place(int32_t slot, const std::vector<DeviceLayer> &layers, const AdaptedModel &model,
-               const std::vector<bool> &changed, DType element, std::byte *memory);
+               const std::vector<bool> &changed, DType element, DeviceMemory memory);
     // Makes them. entries: the adapter's.
     Status launch(const std::vector<DeviceLayer> &layers, const AdaptedModel &model, DType element,
                   const AdapterEntry *entries, cudaStream_t stream) const;
+    // Waits for the device.
     void clear() { *this = {}; }
 
   private:
     int32_t slot_ = -1;
-    int64_t bytes_ = 0;
-    std::byte *memory_ = nullptr;
+    DeviceMemory memory_;
     std::vector<DeviceLayer> layers_;
     std::vector<size_t> merged_; // products
     std::vector<bool> left_;     // [products]

@@ -371,7 +371,7 @@ void merged_layers_come_and_go(void **) {
     assert_int_equal(own.merged_steps(), 8);
     assert_true(with->step().graphs().replayed() > 0);
     with->unload_adapter(1);
-    own.set_merging(&with->step().parts().weights.layers, 1, 1, with->stream()); // no room
+    own.set_merging(&with->step().parts().weights.layers, 1, 1); // no room
     load(with.get(), 1, adapters[1]);
     const std::vector<float> launched = run(with.get(), 0);
     assert_int_equal(own.merged_steps(), 8);

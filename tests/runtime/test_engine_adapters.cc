@@ -27,6 +27,7 @@ constexpr double margin_limit = 1e-3;
 constexpr double logprob_tolerance = 2e-3;
 const std::string folder = "golden/adapters/";
 bool on_cuda = false;
+std::string cuda_options = "tuning=0,quantize=none";
 
 struct AdapterDeleter {
     void operator()(batchllm_adapter *adapter) const { batchllm_adapter_destroy(adapter); }
@@ -89,7 +90,7 @@ batchllm_engine_options device_options() {
     batchllm_engine_options options = float32_options();
     if (on_cuda) {
         options.backend = "cuda";
-        options.backend_options = "tuning=0,quantize=none";
+        options.backend_options = cuda_options.c_str();
     }
     return options;
 }
@@ -212,7 +213,8 @@ void one_adapter_for_all_rows(void **) {
             alone.golden = base.golden;
             alone.said = {base.said[i]};
             batchllm_engine_options options = device_options();
-            if (on_cuda) options.backend_options = "tuning=0,quantize=none,merge_adapters=1";
+            const std::string merging = cuda_options + ",merge_adapters=1";
+            if (on_cuda) options.backend_options = merging.c_str();
             compare_base(alone, options);
         }
     }
@@ -236,8 +238,8 @@ void parts_of_an_adapter_change_parts_of_a_model(void **) {
     int64_t compared = 0;
     for (const Base &base : bases()) {
         batchllm_engine_options options = device_options();
-        options.backend_options =
-            on_cuda ? "tuning=0,quantize=none,tensor_parallel=2" : "tensor_parallel=2";
+        const std::string two = (on_cuda ? cuda_options + "," : "") + "tensor_parallel=2";
+        options.backend_options = two.c_str();
         options.model_dir = base.golden.directory.c_str();
         batchllm_engine *engine = nullptr;
         const int32_t status = batchllm_engine_create(&options, &engine);
@@ -810,6 +812,7 @@ int run_on_cuda() {
 }
 
 int main(int count, char **values) {
+    if (count > 2) cuda_options += std::string(",attention=") + values[2];
     if (count > 1 && std::string(values[1]) == "cuda") return run_on_cuda();
     const CMUnitTest tests[] = {
         cmocka_unit_test(rows_say_what_the_merged_model_says),
