@@ -125,7 +125,6 @@ class StepAdapters {
     };
 
     Status start();
-    Status grow_pool(int64_t bytes);
     Status send(const PackedOnHost &packed, std::byte *to);
 
     AdaptedModel model_;
