@@ -78,21 +78,6 @@ Status StepAdapters::start() {
     return {};
 }
 
-// To let the pool grow takes the host a millisecond or two, however little it is for.
-Status StepAdapters::grow_pool(int64_t bytes) {
-    constexpr uint64_t growth = uint64_t{256} << 20;
-    uint64_t reserved = 0, used = 0;
-    RETURN_IF_CUDA(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved));
-    RETURN_IF_CUDA(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemCurrent, &used));
-    if (used + static_cast<uint64_t>(bytes) <= reserved) return {};
-    void *memory = nullptr;
-    if (cudaMallocFromPoolAsync(&memory, growth, pool_, uploads_) != cudaSuccess) {
-        cudaGetLastError(); // there may be as much as is needed now
-        return {};
-    }
-    return check_cuda(cudaFreeAsync(memory, uploads_), "adapters");
-}
-
 Result<int64_t> StepAdapters::bytes(const Adapter &adapter) const {
     ASSIGN_OR_RETURN(const AdapterLayout layout, model_.layout(adapter));
     return layout.bytes;
@@ -144,7 +129,6 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
     const AdapterLayout &layout = packed->layout;
     loaded_bytes_ += layout.bytes;
     if (loaded_bytes_ + merged_.bytes() > room_) drop_merged();
-    RETURN_IF_ERROR(grow_pool(2 * layout.bytes)); // it, and what is sent
     void *memory = nullptr;
     RETURN_IF_ERROR(check_cuda(
         cudaMallocFromPoolAsync(&memory, static_cast<size_t>(layout.bytes), pool_, uploads_),

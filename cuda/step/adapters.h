@@ -143,7 +143,6 @@ class StepAdapters {
     // Whether a step whose tokens all have this adapter (-1: they have not) runs on merged layers, which may be new.
     bool run_merged(int32_t slot, int64_t tokens);
     void drop_merged();
-    Status grow_pool(int64_t bytes);
     Status send(const PackedOnHost &packed, std::byte *to);
 
     AdaptedModel model_;

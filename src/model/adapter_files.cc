@@ -267,11 +267,12 @@ bool all_finite(const std::byte *data, int64_t count, DType type) {
 WeightMemory::Block WeightMemory::take(size_t size) {
     {
         const std::lock_guard lock(mutex_);
-        while (!spare_.empty()) {
-            Block block = std::move(spare_.back());
-            spare_.pop_back();
+        for (auto spare = spare_.begin(); spare != spare_.end(); ++spare) {
+            if (spare->size < size || spare->size / 2 > size) continue;
+            Block block = std::move(*spare);
+            spare_.erase(spare);
             spare_bytes_ -= block.size;
-            if (block.size >= size) return block;
+            return block;
         }
     }
     Block block{std::unique_ptr<std::byte[]>(new std::byte[size]), size};
@@ -287,7 +288,11 @@ WeightMemory::Block WeightMemory::take(size_t size) {
 
 void WeightMemory::give_back(Block block) noexcept {
     const std::lock_guard lock(mutex_);
-    if (spare_.size() == most_blocks || spare_bytes_ + block.size > most_bytes) return;
+    if (block.size > most_bytes) return;
+    while (spare_.size() == most_blocks || spare_bytes_ + block.size > most_bytes) {
+        spare_bytes_ -= spare_.front().size;
+        spare_.erase(spare_.begin());
+    }
     spare_bytes_ += block.size;
     spare_.push_back(std::move(block));
 }

@@ -27,7 +27,7 @@ class WeightMemory {
         size_t size = 0;
     };
     WeightMemory() { spare_.reserve(most_blocks); }
-    Block take(size_t size); // at least
+    Block take(size_t size); // to twice as much
     void give_back(Block block) noexcept;
 
   private:

@@ -74,6 +74,25 @@ void an_adapter_that_fails_without_rows_is_read_again_for_later_ones(void **) {
     }
 }
 
+void memory_that_files_were_read_into_is_used_again(void **) {
+    constexpr size_t mib = size_t{1} << 20;
+    WeightMemory memory;
+    WeightMemory::Block block = memory.take(100 * mib);
+    const std::byte *first = block.bytes.get();
+    memory.give_back(std::move(block));
+    WeightMemory::Block small = memory.take(49 * mib); // so that a small one keeps no large block
+    assert_int_equal(small.size, 49 * mib);
+    block = memory.take(50 * mib);
+    assert_ptr_equal(block.bytes.get(), first);
+    assert_int_equal(block.size, 100 * mib);
+    memory.give_back(std::move(block));
+    memory.give_back(std::move(small));
+    memory.give_back(memory.take(400 * mib)); // the oldest goes: half a gibibyte is kept
+    assert_int_equal(memory.take(90 * mib).size, 90 * mib);
+    assert_int_equal(memory.take(45 * mib).size, 49 * mib);
+    assert_int_equal(memory.take(300 * mib).size, 400 * mib);
+}
+
 // Models pictures when the test says so: they ask it what it is.
 class HeldUpModel : public HeldUp {
   public:
@@ -124,6 +143,7 @@ void what_decoding_takes_is_bounded_until_it_has_ended(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
+        cmocka_unit_test(memory_that_files_were_read_into_is_used_again),
         cmocka_unit_test(an_adapter_that_fails_without_rows_is_read_again_for_later_ones),
         cmocka_unit_test(what_decoding_takes_is_bounded_until_it_has_ended),
     };
