@@ -86,6 +86,8 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     for (int32_t i = 0; i < s.adapters; ++i) of_slots.push_back(there.as<AdapterEntry>() + i);
     AdapterLists lists;
     lists.list(slots, of_slots, false);
+    const DeviceMemory block_counts = upload(lists.block_counts),
+                       block_entries = upload(lists.block_entries);
     const DeviceMemory of_rows = upload(lists.entries), tiles = upload(lists.tiles),
                        rows = upload(lists.rows),
                        count =
@@ -94,12 +96,19 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     const DeviceMemory t = room(int64_t{4} * ranges * s.rows * ranks);
     AdapterArguments a{};
     a.element = DType::bf16;
-    a.work = {count.as<int32_t>(), tiles.as<AdapterTile>(), rows.as<int32_t>(),
-              of_rows.as<const AdapterEntry *>(), lists.tall};
+    a.work = {count.as<int32_t>(),
+              tiles.as<AdapterTile>(),
+              rows.as<int32_t>(),
+              of_rows.as<const AdapterEntry *>(),
+              lists.tall,
+              block_counts.as<int32_t>(),
+              block_entries.as<const AdapterEntry *>()};
     a.most_ranks = ranks;
+    a.most_of_part = padded_rank(s.rank);
     a.x = x.data();
     a.columns = p.columns;
-    a.t = t.as<float>();
+    a.t = t.data();
+    a.whole = adapter_sums_are_whole(a.element, Scaling::none, hopper);
     a.t_rows = s.rows;
     a.t_stride = ranks;
     a.y = y.data();
@@ -118,7 +127,7 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
         require(linear->run(matrix, x.data(), s.rows, y.data(), DType::bf16, p.adds, nullptr,
                             p.adds ? 1e-6F : 1));
     });
-    if (hopper && parts == 2 && s.rows >= 256) {
+    if (hopper && parts == 2 && s.rows >= 256 && takes_gated_adapters(a)) {
         const DeviceMemory out = room(padded_rows(s.rows) * width);
         GatedArguments gated{DType::bf16, Activation::silu, x.data(),  w.data(), out.data(),
                              s.rows,      p.columns,        width / 2, nullptr};
@@ -128,7 +137,7 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
         std::printf("  gate/up and the activation in one launch: %.1f us, with adapters %.1f\n",
                     without, time_of(product));
     }
-    const double t_bytes = 4.0 * ranges * s.rows * ranks;
+    const double t_bytes = (a.whole ? 2.0 : 4.0 * ranges) * s.rows * ranks;
     const double of_shrink =
         2.0 * s.rows * p.columns + 2.0 * static_cast<double>(of_a) * s.adapters + t_bytes;
     const double of_expand =

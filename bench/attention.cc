@@ -2,10 +2,10 @@
 //   attention --check [seed [rounds]]  random shapes, page tables, windows, node forests
 //   attention [--only TEXT] [group...]  microseconds a launch (CUDA graph of launches over enough pools to
 //                             leave L2) of the cases whose name holds TEXT;
-//                             groups: table (without arguments), all, B8a B8b B8c C T7 R CH P PS D L J
+//                             groups: table (without arguments), all, B8a B8b B8c C T7 R CH P PS S D L J G
 // Before these, --family sm80, sm80_small or sm90: not the device's best kernels. Then --kv e4m3: keys and values are
 // stored so; --kv both: each check or case with both.
-// SMS=66 in the environment: on so many of the device's SMs.
+// SMS=66 in the environment: on so many of the device's SMs. HEAD_DIM=512: checks shapes of such heads alone.
 // Of each case: as the worklist chooses; with every shared prefix read together, and with none; the
 // same items launched one queue after the other; TB/s of the bytes that must move and TFLOP/s.
 #include <cstdio>

@@ -68,17 +68,31 @@ inline int64_t pool_index(const AttentionShape &s, int page, int kv_head, int wh
     return block * kPageKeys * s.head_dim + place_in_block(key, d, s.kv_bytes());
 }
 
-// Bytes that must move: every node's keys and values once, the queries and the outputs.
+// Bytes that must move: the keys and values that some token sees once, the queries and the outputs.
 inline double bytes_moved(const AttentionCase &c) {
     const AttentionShape &s = c.shape;
+    std::vector<int32_t> first(c.nodes.size(), INT32_MAX); // position that a token sees
+    for (size_t n = 0; n < c.nodes.size(); ++n) {
+        if (c.nodes[n].token_count == 0) continue;
+        const int32_t position = c.positions[static_cast<size_t>(c.nodes[n].token_begin)];
+        const int32_t seen = s.window > 0 ? std::max(0, position + 1 - s.window) : 0;
+        for (auto up = static_cast<int32_t>(n); up >= 0;
+             up = c.nodes[static_cast<size_t>(up)].parent) {
+            first[static_cast<size_t>(up)] = std::min(first[static_cast<size_t>(up)], seen);
+        }
+    }
     double bytes = 2.0 * c.tokens() * s.heads * s.head_dim * 2;
-    for (const AttentionNode &n : c.nodes)
-        bytes += double(n.keys) * s.kv_heads * 2 * s.head_dim * s.kv_bytes();
+    for (size_t n = 0; n < c.nodes.size(); ++n) {
+        const int64_t end = c.nodes[n].start + c.nodes[n].keys;
+        const int64_t keys = std::max<int64_t>(0, end - std::max(c.nodes[n].start, first[n]));
+        bytes += double(keys) * s.kv_heads * 2 * s.head_dim * s.kv_bytes();
+    }
     return bytes;
 }
 inline double flops(const AttentionCase &c) {
+    const int32_t window = c.shape.window > 0 ? c.shape.window : INT32_MAX;
     double keys = 0;
-    for (const int32_t position : c.positions) keys += position + 1;
+    for (const int32_t position : c.positions) keys += std::min(position + 1, window);
     return 4.0 * c.shape.heads * c.shape.head_dim * keys;
 }
 

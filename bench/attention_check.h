@@ -19,8 +19,8 @@ bool check_by_row(const AttentionFamily &family, unsigned seed, int rounds, bool
 
 // shape: heads, KV heads, head_dim.
 AttentionCase random_case(std::mt19937 &random, const int (&shape)[3]);
-inline constexpr int kCheckedShapes[][3] = {{32, 8, 128}, {28, 4, 128}, {8, 1, 128}, {8, 8, 64},
-                                            {32, 8, 64},  {16, 2, 256}, {4, 4, 128}, {14, 2, 64},
-                                            {20, 1, 128}, {8, 1, 512}};
+inline constexpr int kCheckedShapes[][3] = {{32, 8, 128}, {28, 4, 128}, {8, 1, 128},  {8, 8, 64},
+                                            {32, 8, 64},  {16, 2, 256}, {4, 4, 128},  {14, 2, 64},
+                                            {20, 1, 128}, {8, 1, 512},  {16, 2, 512}, {4, 4, 512}};
 
 } // namespace batchllm::cuda

@@ -47,20 +47,21 @@ AttentionCase chunk(int tokens, int keys, int decodes, int decode_keys,
     return c;
 }
 // `count` prompts of so many tokens in one step.
-AttentionCase prompts(int count, int tokens) {
+AttentionCase prompts(int count, int tokens, AttentionShape shape = kUsual) {
     AttentionCase c;
     c.name = text("%d prompts of %d", count, tokens);
-    c.shape = kUsual;
+    c.shape = shape;
     for (int i = 0; i < count; ++i) c.add(-1, tokens, tokens);
     return c;
 }
 // A step of a job as bench/throughput has it: requests that decode in groups of `each`, `starting` ones
 // whose 200 own tokens are computed, and prefixes that are.
-AttentionCase job_step(int requests, int own, int prefix, int each, int starting, int prefixes) {
+AttentionCase job_step(int requests, int own, int prefix, int each, int starting, int prefixes,
+                       AttentionShape shape = kUsual) {
     AttentionCase c;
     c.name = text("%d x %d by %d + %d x 200 on %d + %d", requests, own, each, starting, prefix,
                   prefixes);
-    c.shape = kUsual;
+    c.shape = shape;
     int parent = -1;
     for (int r = 0; r < requests + starting; ++r) {
         if (r % each == 0) parent = c.add(-1, prefix, 0);
@@ -71,6 +72,26 @@ AttentionCase job_step(int requests, int own, int prefix, int each, int starting
         }
     }
     for (int r = 0; r < prefixes; ++r) c.add(-1, prefix, prefix);
+    return c;
+}
+
+// Prompts of `own` tokens to prefixes of `prefix`, by `each`, of which `prefixes` are computed too; each
+// continues a common prefix of `common`.
+AttentionCase short_prompts(int requests, int own, int prefix, int each, int common = 0,
+                            int prefixes = 0) {
+    AttentionCase c;
+    c.name = text("%d prompts of %d to %d by %d", requests, own, prefix, each);
+    if (common > 0) c.name += text(" to %d", common);
+    if (prefixes > 0) c.name += text(" + %d prefixes", prefixes);
+    c.shape = kUsual;
+    const int root = common > 0 ? c.add(-1, common, 0) : -1;
+    int parent = -1;
+    for (int r = 0; r < requests; ++r) {
+        if (r % each == 0) {
+            parent = c.add(root, prefix, prefixes-- > 0 ? prefix : 0);
+        }
+        c.add(parent, own, own);
+    }
     return c;
 }
 
@@ -162,6 +183,33 @@ void time_group(const std::string &group, AttentionTimer *timer) {
         timer->time("ind1", job_step(0, 0, 1100, 7, 14, 0));
         timer->time("ind1", job_step(300, 450, 1100, 7, 5, 2));
         timer->time("", decode(512, 256)); // short stream jobs and nothing else
+    }
+    if (is("G")) { // Gemma 4 26B-A4B: layers with a window, and those without
+        for (const AttentionShape shape : {AttentionShape{16, 8, 256, 1024}, {16, 2, 512}}) {
+            const char *id = shape.window > 0 ? "win" : "all";
+            timer->time(id, prompts(1, 8192, shape));
+            timer->time(id, prompts(4, 2048, shape));
+            timer->time(id, job_step(0, 0, 2000, 16, 32, 1, shape));
+            timer->time(id, job_step(300, 250, 2000, 16, 4, 0, shape));
+            timer->time(id, job_step(300, 250, 2000, 16, 0, 0, shape));
+            timer->time(id, job_step(1000, 250, 2000, 16, 0, 0, shape));
+            timer->time(id, decode(128, 2048, shape));
+        }
+    }
+    if (is("S")) { // short prompts to prefixes, and decodes of short contexts
+        timer->time("S", short_prompts(269, 30, 100, 40));
+        timer->time("S", short_prompts(240, 30, 100, 40, 0, 6));
+        timer->time("S", short_prompts(136, 60, 1200, 12, 800));
+        timer->time("S", short_prompts(68, 120, 600, 50));
+        timer->time("S", short_prompts(40, 200, 1000, 8));
+        timer->time("S", short_prompts(40, 200, 2000, 16));
+        for (const int own : {70, 150, 250, 350, 450}) timer->time("S", grouped(384, 300, own, 64));
+        timer->time("S", decode(200, 1700));
+        timer->time("S", grouped(512, 1000, 250, 8));
+        timer->time("S", grouped(768, 2000, 250, 16));
+        timer->time("S", grouped(768, 2000, 250, 768));
+        timer->time("S", decode(384, 256));
+        timer->time("S", decode(256, 1024));
     }
     if (is("L")) {
         timer->time("L", grouped(8, 4000, 128, 8, {8, 1, 128}), 14.8, 19.4);

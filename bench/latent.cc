@@ -20,10 +20,14 @@ using namespace batchllm::cuda;
 namespace {
 
 constexpr int kKey = 576, kValue = 512;
+constexpr float kScale = 1.0f / 32; // of a latent in e4m3
 
 cudaError_t launch(const AttentionArguments &arguments, int sms, cudaStream_t stream) {
     AttentionArguments a = arguments;
     a.out_stride = int64_t{a.heads} * kValue;
+    static DeviceArrays scales;
+    static const float *scale = scales.upload(std::vector<float>{kScale});
+    a.k_scale = a.v_scale = a.kv_e4m3 ? scale : nullptr;
     const cudaError_t status = launch_latent_attention_sm90(a, sms, stream);
     return status != cudaSuccess ? status : launch_latent_merge(a, sms, stream);
 }
@@ -53,7 +57,7 @@ template <typename T> std::vector<T> download(const void *from, int64_t count) {
 // An element of a key in the pool.
 int64_t place(const AttentionCase &c, const AttentionNode &node, int key, int d) {
     const int64_t page = c.pages[static_cast<size_t>(node.page_begin + key / kPageKeys)];
-    return page * kPageKeys * kKey + place_in_block(key % kPageKeys, d, 2);
+    return page * kPageKeys * kKey + place_in_block(key % kPageKeys, d, c.shape.kv_bytes());
 }
 
 std::vector<double> reference(const AttentionCase &c, const std::vector<float> &pool,
@@ -85,30 +89,45 @@ std::vector<double> reference(const AttentionCase &c, const std::vector<float> &
 }
 
 // The worst relative error of some heads of tokens. Keys past each node's end are NaN.
+// The pool's numbers.
+std::vector<float> latents_of(const AttentionSetup &setup) {
+    const AttentionCase &c = setup.source();
+    auto pool = kv_to_floats(download<uint8_t>(setup.arguments().kv, c.pool_bytes()), c.shape);
+    if (c.shape.e4m3) {
+        for (float &x : pool) x *= kScale;
+    }
+    return pool;
+}
+
 double worst_error(const AttentionCase &c, Sharing sharing, unsigned seed) {
     AttentionSetup setup(kLatents, c, 1, seed);
     const AttentionArguments &a = setup.arguments();
-    auto bits = download<uint16_t>(a.kv, c.pool_elements());
+    const int bytes = c.shape.kv_bytes();
+    auto bits = download<uint8_t>(a.kv, c.pool_bytes());
+    // What is past a node's end is no number.
     for (const AttentionNode &node : c.nodes) {
         for (int k = node.keys; k % kPageKeys != 0; ++k) {
             for (int d = 0; d < kKey; ++d) {
-                bits[static_cast<size_t>(place(c, node, k, d))] = 0x7fff;
+                for (int i = 0; i < bytes; ++i) {
+                    bits[static_cast<size_t>(place(c, node, k, d) * bytes + i)] =
+                        i + 1 == bytes ? 0x7f : 0xff;
+                }
             }
         }
     }
-    CHECK(
-        cudaMemcpy(const_cast<void *>(a.kv), bits.data(), bits.size() * 2, cudaMemcpyHostToDevice));
-    const std::vector<float> pool = to_floats(bits, c.shape.f16);
+    CHECK(cudaMemcpy(const_cast<void *>(a.kv), bits.data(), bits.size(), cudaMemcpyHostToDevice));
+    const std::vector<float> pool = latents_of(setup);
     const auto q = to_floats(download<uint16_t>(a.q, setup.q_elements()), c.shape.f16);
     setup.use(sharing);
-    for (int i = 0; i < 2; ++i) setup.launch(a, setup.sms(), nullptr); // the queue begins anew
+    for (int i = 0; i < 2; ++i) CHECK(launch(a, setup.sms(), nullptr)); // the queue begins anew
     CHECK(cudaDeviceSynchronize());
     const int heads = c.shape.heads;
     const auto out =
         to_floats(download<uint16_t>(a.out, int64_t{c.tokens()} * heads * kValue), c.shape.f16);
     std::mt19937 random(seed);
     double worst = 0;
-    for (int i = 0; i < 60; ++i) {
+    if (!std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); })) return 1e9;
+    for (int i = 0; i < 100; ++i) {
         const int token = static_cast<int>(random() % static_cast<unsigned>(c.tokens()));
         const int head = static_cast<int>(random() % static_cast<unsigned>(heads));
         const int64_t row = int64_t{token} * heads + head;
@@ -136,6 +155,7 @@ bool check(unsigned seed, int rounds) {
         constexpr int kHeads[] = {20, 16, 128, 7, 64, 1};
         AttentionCase c = make_case("", kHeads[round % 6]);
         c.shape.f16 = round % 4 == 3;
+        c.shape.e4m3 = round % 4 > 1;
         if (round % 5 == 4) c.shape.sharpness = 12; // later keys' scores exceed all before
         for (int trees = pick(1, 3); trees > 0; --trees) {
             int parent = -1;
@@ -147,15 +167,22 @@ bool check(unsigned seed, int rounds) {
                 c.add(parent, tokens + (pick(0, 1) != 0 ? pick(0, 700) : 0), tokens);
             }
         }
+        if (round % 3 == 0) { // many short ones, so that an SM has several
+            for (int i = 0; i < 30; ++i) {
+                const int prefix = c.add(-1, pick(1, 300), 0);
+                for (int r = 0; r < 20; ++r) c.add(prefix, pick(1, 150), 1);
+            }
+        }
         c.shuffle(static_cast<unsigned>(random()));
         for (const Sharing sharing : {Sharing::chosen, Sharing::together, Sharing::apart}) {
             const double error = worst_error(c, sharing, static_cast<unsigned>(random()));
             const bool right = error < (c.shape.f16 ? 2e-3 : 1e-2);
             failed += !right;
             if (right && round >= 6) continue;
-            std::printf("%s round %d %s, %d heads, %zu nodes, %d tokens: error %.2e\n",
+            std::printf("%s round %d %s, %d heads%s, %zu nodes, %d tokens: error %.2e\n",
                         right ? "ok  " : "FAIL", round, kSharingNames[static_cast<int>(sharing)],
-                        c.shape.heads, c.nodes.size(), c.tokens(), error);
+                        c.shape.heads, c.shape.e4m3 ? " in e4m3" : "", c.nodes.size(), c.tokens(),
+                        error);
         }
     }
     std::printf("%d passed, %d failed\n", 3 * rounds - failed, failed);
@@ -166,9 +193,10 @@ bool check(unsigned seed, int rounds) {
 class Expansion {
   public:
     // pages: indices into the pool's.
-    Expansion(const void *pool, const std::vector<int32_t> &pages, int heads, int plain,
-              int value_dim, bool f16)
-        : element_(f16 ? batchllm::DType::f16 : batchllm::DType::bf16) {
+    Expansion(const void *pool, const AttentionCase &c, int plain, int value_dim)
+        : element_(c.shape.f16 ? batchllm::DType::f16 : batchllm::DType::bf16) {
+        const std::vector<int32_t> &pages = c.pages;
+        const int heads = c.shape.heads;
         const auto count = static_cast<int32_t>(pages.size());
         std::vector<int32_t> all(pages.size());
         for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
@@ -177,8 +205,17 @@ class Expansion {
         made = int64_t{count} * heads * 2 * kPageKeys * batchllm::latent_head_dim;
         auto *out = device_.make<uint16_t>(made);
         CHECK(cudaMemset(out, 0, static_cast<size_t>(made) * 2));
-        arguments = {pool,  device_.upload(pages), device_.upload(all), count, heads,
-                     plain, noise(of_keys),        noise(of_values),    out};
+        arguments = {pool,
+                     device_.upload(pages),
+                     device_.upload(all),
+                     count,
+                     heads,
+                     plain,
+                     noise(of_keys),
+                     noise(of_values),
+                     out,
+                     c.shape.e4m3,
+                     device_.upload(std::vector<float>{kScale})};
     }
     cudaError_t launch(int sms) const {
         return launch_latent_expand(arguments, element_, sms, nullptr);
@@ -209,21 +246,21 @@ bool check_expansion(unsigned seed) {
         return static_cast<int64_t>(random() % static_cast<unsigned>(n));
     };
     bool right = true;
-    for (int round = 0; round < 8; ++round) {
+    for (int round = 0; round < 12; ++round) {
         const int plain = round % 2 == 0 ? 192 : 128, value_dim = round % 2 == 0 ? 256 : 128;
         AttentionCase c = make_case("", 3 + 17 * (round % 3 == 0));
-        c.shape.f16 = round >= 4;
+        c.shape.f16 = round % 6 >= 3;
+        c.shape.e4m3 = round >= 6;
         c.add(-1, 64 * (1 + 3 * round) - 5, 1);
         c.shuffle(seed);
         AttentionSetup setup(kLatents, c, 1, seed);
-        const Expansion e(setup.arguments().kv, c.pages, c.shape.heads, plain, value_dim,
-                          c.shape.f16);
+        const Expansion e(setup.arguments().kv, c, plain, value_dim);
         CHECK(e.launch(setup.sms()));
         CHECK(cudaDeviceSynchronize());
         const auto floats = [&](const void *from, int64_t count) {
             return to_floats(download<uint16_t>(from, count), c.shape.f16);
         };
-        const auto pool = floats(setup.arguments().kv, c.pool_elements());
+        const auto pool = latents_of(setup);
         const auto keys = floats(e.arguments.keys, e.of_keys);
         const auto values = floats(e.arguments.values, e.of_values);
         const auto out = floats(e.arguments.out, e.made);
@@ -255,8 +292,9 @@ bool check_expansion(unsigned seed) {
         }
         const bool ok = worst < (c.shape.f16 ? 1e-3 : 5e-3);
         right = right && ok;
-        std::printf("%s %zu pages, %d heads, keys of %d + 64, values of %d: error %.2e\n",
-                    ok ? "ok  " : "FAIL", c.pages.size(), c.shape.heads, plain, value_dim, worst);
+        std::printf("%s %zu pages%s, %d heads, keys of %d + 64, values of %d: error %.2e\n",
+                    ok ? "ok  " : "FAIL", c.pages.size(), c.shape.e4m3 ? " in e4m3" : "",
+                    c.shape.heads, plain, value_dim, worst);
     }
     return right;
 }
@@ -299,9 +337,11 @@ void time_plain(const AttentionCase &absorbed, double wide) {
     c.shape.kv_heads = c.shape.heads;
     c.shape.head_dim = batchllm::latent_head_dim;
     if (static_cast<double>(c.pool_bytes()) > 2e10) return;
-    AttentionSetup latents(kLatents, absorbed, 1, 1), setup(*family, c, 1, 1);
-    const Expansion e(latents.arguments().kv, c.pages, c.shape.heads, 192, 256, false);
-    const double expand = time_us(5, [&](int) { CHECK(e.launch(setup.sms())); });
+    AttentionSetup latents(kLatents, absorbed, 1, 1);
+    const Expansion e(latents.arguments().kv, c, 192, 256);
+    const double expand = time_us(5, [&](int) { CHECK(e.launch(latents.sms())); });
+    c.shape.e4m3 = false;
+    AttentionSetup setup(*family, c, 1, 1);
     setup.use(Sharing::chosen);
     const double attend =
         time_us(5, [&](int) { setup.launch(setup.arguments(), setup.sms(), nullptr); });
@@ -317,7 +357,8 @@ void time_case(AttentionCase c) {
     double keys = 0, seen = 0;
     for (const AttentionNode &node : c.nodes) keys += node.keys;
     for (const int32_t position : c.positions) seen += position + 1;
-    const double bytes = keys * kKey * 2 + double(c.tokens()) * c.shape.heads * (kKey + kValue) * 2;
+    const double bytes =
+        keys * kKey * c.shape.kv_bytes() + double(c.tokens()) * c.shape.heads * (kKey + kValue) * 2;
     const double flops = 2.0 * (kKey + kValue) * c.shape.heads * seen;
     // More than L2 holds.
     const int copies = std::max(1, static_cast<int>(2e8 / (keys * kKey * 2)));
@@ -359,6 +400,11 @@ void time_all(const std::string &only) {
         AttentionCase &own = add("16 x 200 to a prefix of 2000", heads);
         const int prefix = own.add(-1, 2000, 0);
         for (int r = 0; r < 16; ++r) own.add(prefix, 200, 200);
+    }
+    for (size_t i = 0, all = cases.size(); i < all; ++i) {
+        cases.push_back(cases[i]);
+        cases.back().shape.e4m3 = true;
+        cases.back().name += " in e4m3";
     }
     for (const AttentionCase &c : cases) {
         if (c.name.find(only) != std::string::npos) time_case(c);

@@ -70,6 +70,7 @@ int32_t measure_cost(const CostCase &job) {
     options.pages = job.running * ((job.own + longest) / page_tokens + 1) +
                     (job.running / sharing + 1) * (prefix / page_tokens);
     options.step_tokens = 8192;
+    options.paced_tokens = options.step_tokens; // all are admitted at once
     options.max_requests = job.by_memory ? 0 : job.running;
     options.look_ahead = job.by_memory;
     Scheduler scheduler(options);

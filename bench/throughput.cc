@@ -20,6 +20,7 @@
 //     --adapted all|attention|experts   which matrices they change: all but experts', or these alone
 //     --adapter-gib N               room for them on the device
 //     --reproducible                a row's results are the same bits in any step
+//     --by-size                     time on the device and its floor, by the steps' number of tokens
 //     --skew                        again with half of the turns for an eighth of the experts; ratio
 //     --no-graphs, --no-tuning      --option key=value: any of the backend's
 //     --devices 0,1                 the whole engine on these devices, after the first one alone

@@ -21,7 +21,7 @@ struct Arguments {
     std::string adapted = "all";
     bool all = false, sharing_on = true, reproducible = false, arrival = false, profile = false,
          alone = true;
-    bool skew = false;
+    bool skew = false, by_size = false;
     std::vector<std::pair<std::string, std::string>> extra;
     std::string switches; // as given
 };
@@ -66,6 +66,10 @@ inline bool read_arguments(int count, char **values, Arguments *out) {
         }
         if (name == "--skew") {
             out->skew = true;
+            continue;
+        }
+        if (name == "--by-size") {
+            out->by_size = true;
             continue;
         }
         if (name == "--not-alone") {

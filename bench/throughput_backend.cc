@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <bit>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -66,16 +68,15 @@ Result<LinearRate> linear_rate(const BenchBackend &bench, const Plan &plan, cons
     cuda::CudaBackend *backend = bench.first;
     const bool profiled = backend->step().parts().profile.on;
     backend->step().parts().profile.on = false;
-    LinearProbe probe(backend, measured.sampled, measured.tokens);
+    LinearProbe probe(backend, measured.sampled, measured.tokens, measured.most_rows);
     RETURN_IF_ERROR(run_job(bench, plan, rows, job, arguments, adapters, &probe).status());
     while (!probe.done()) RETURN_IF_ERROR(probe.run()); // for a job with few steps
     backend->step().parts().profile.on = profiled;
     return probe.best(!arguments.all);
 }
 
-// Prints the three forms of the floor (throughput_floor.h), one line each. weight_bytes: that a step
-// with few tokens reads; 0: not known.
-void print_floor(const Measured &m, const LinearRate &linear, int64_t weight_bytes) {
+// Prints the three forms of the floor (throughput_floor.h), one line each.
+void print_floor(const Measured &m, const LinearRate &linear, const WeightsRead &weights) {
     const AttentionFloor &attention = m.attention;
     const double products = static_cast<double>(m.tokens) / linear.tokens_a_second;
     const double floor = products + attention.seconds();
@@ -86,14 +87,41 @@ void print_floor(const Measured &m, const LinearRate &linear, int64_t weight_byt
         attention.seconds(), attention.state_seconds());
     std::printf("  floor/measured %.3f with decode's arithmetic: %.3f s more\n",
                 (floor + attention.decode_excess) / m.seconds, attention.decode_excess);
-    if (weight_bytes == 0) return;
-    const double weights = static_cast<double>(weight_bytes) / attention.bandwidth;
     double excess = attention.decode_excess;
-    for (const int64_t tokens : m.step_tokens)
-        excess += std::max(0.0, weights - static_cast<double>(tokens) / linear.tokens_a_second);
+    for (const int64_t tokens : m.step_tokens) {
+        excess += std::max(0.0, weights.bytes(tokens) / attention.bandwidth -
+                                    static_cast<double>(tokens) / linear.tokens_a_second);
+    }
     std::printf(
         "  floor/measured %.3f with weights read in each step too: %.3f s more (%.2f TB/s)\n",
         (floor + excess) / m.seconds, excess, attention.bandwidth * 1e-12);
+}
+
+// Prints what steps of similar size took beside their floor with weights. One line for each power of two
+// of tokens that a step has at most.
+void print_sizes(const Measured &m, const LinearRate &linear, const WeightsRead &weights) {
+    struct Class {
+        int64_t steps = 0, tokens = 0;
+        double seconds = 0, products = 0, attention = 0;
+    };
+    std::map<uint64_t, Class> classes;
+    for (size_t i = 0; i < m.step_tokens.size(); ++i) {
+        Class &c = classes[std::bit_ceil(static_cast<uint64_t>(m.step_tokens[i]))];
+        ++c.steps;
+        c.tokens += m.step_tokens[i];
+        c.seconds += m.step_seconds[i];
+        c.products += std::max(static_cast<double>(m.step_tokens[i]) / linear.tokens_a_second,
+                               weights.bytes(m.step_tokens[i]) / m.attention.bandwidth);
+        c.attention += m.step_attention[i];
+    }
+    std::printf("  steps of up to   steps  tokens each  seconds    floor (products, attention)\n");
+    for (const auto &[most, c] : classes) {
+        std::printf("  %14llu  %6lld  %11.0f  %7.3f  %.3f: %.3f (%.3f, %.3f)\n",
+                    static_cast<unsigned long long>(most), static_cast<long long>(c.steps),
+                    static_cast<double>(c.tokens) / static_cast<double>(c.steps), c.seconds,
+                    (c.products + c.attention) / c.seconds, c.products + c.attention, c.products,
+                    c.attention);
+    }
 }
 
 // Returns rows/s.
@@ -130,13 +158,18 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
                 static_cast<double>(m.tokens) / static_cast<double>(m.steps),
                 static_cast<long long>(m.most_rows), static_cast<long long>(m.preemptions),
                 static_cast<long long>(info.pages), static_cast<long long>(info.state_slots));
+    std::printf("  %lld steps that decode alone, %.2f ms each\n",
+                static_cast<long long>(m.decode_steps),
+                1e3 * m.decode_seconds / static_cast<double>(std::max<int64_t>(1, m.decode_steps)));
     std::printf("  seconds %.3f: device %.3f; host: scheduler %.3f, worklist and staging %.3f, "
                 "waiting %.3f\n",
                 m.seconds, m.backend, m.scheduler, m.host, m.waited);
     const cuda::Graphs &graphs = backend->step().graphs();
-    std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays so far\n",
+    std::printf("  tokens' hash %016llx; graphs: %lld captured, %lld replays, %lld steps on merged "
+                "layers so far\n",
                 static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),
-                static_cast<long long>(graphs.replayed()));
+                static_cast<long long>(graphs.replayed()),
+                static_cast<long long>(backend->step().parts().adapters.merged_steps()));
     if (arguments.profile) {
         print_exchange(*bench.all, m.backend);
         print_profile(&backend->step().parts().profile, m.backend);
@@ -144,9 +177,9 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     ASSIGN_OR_RETURN(const LinearRate linear,
                      linear_rate(bench, plan, rows, job, arguments, adapters.get(), m));
-    const bool experts = std::any_of(model.layers.begin(), model.layers.end(),
-                                     [](const Layer &layer) { return layer.experts() != nullptr; });
-    print_floor(m, linear, experts ? 0 : info.weight_bytes);
+    const WeightsRead weights(model, info.weight_bytes);
+    print_floor(m, linear, weights);
+    if (arguments.by_size) print_sizes(m, linear, weights);
     std::fflush(stdout);
     return count / m.seconds;
 }

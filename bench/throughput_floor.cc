@@ -1,6 +1,7 @@
 #include "throughput_floor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace batchllm {
@@ -63,6 +64,30 @@ void AttentionFloor::add(const TokenBatch &batch, const Layers &layers) {
         bytes += read;
         decode_excess += std::max(0.0, arithmetic / kFlops - read / bandwidth);
     }
+}
+
+WeightsRead::WeightsRead(const Model &model, int64_t all_bytes)
+    : always_(static_cast<double>(all_bytes)) {
+    double elements = 0; // of all but the experts, which are in 16 bits
+    for_each_tensor(model, [&](const Tensor &tensor) {
+        elements += static_cast<double>(tensor.rows) * static_cast<double>(tensor.columns);
+    });
+    for (const Layer &layer : model.layers) {
+        const Experts *experts = layer.experts();
+        if (experts == nullptr) continue;
+        const auto count = static_cast<double>(experts->each.size());
+        chosen_ = experts->router.chosen / count;
+        const FeedForward &one = experts->each[0];
+        const auto matrices = static_cast<double>(one.gate.rows() + one.up.rows() + one.width);
+        elements -= count * matrices * model.hidden;
+    }
+    if (chosen_ == 0) return;
+    experts_ = std::max(0.0, always_ - 2 * elements);
+    always_ -= experts_;
+}
+
+double WeightsRead::bytes(int64_t tokens) const {
+    return always_ + experts_ * (1 - std::pow(1 - chosen_, static_cast<double>(tokens)));
 }
 
 } // namespace batchllm

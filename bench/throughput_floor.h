@@ -10,7 +10,7 @@
 // A prefix of many rows is bound by its arithmetic instead, since each row's query meets each key.
 // With this arithmetic, the time to decode over a node in a step is the greater of its bytes at that
 // bandwidth and its flops at 600 TFLOP/s. And a step with few tokens is bound by the weights, which it
-// reads once. Three forms are printed: without these, as in figures up to 2026-11-23, with the
+// reads once; of experts, those that some token is expected to choose. Three forms are printed: without these, as in figures up to 2026-11-23, with the
 // arithmetic, and with both.
 #pragma once
 
@@ -57,6 +57,18 @@ struct AttentionFloor {
     std::vector<Layers> layers_;
     double of_state_ = 0;    // bytes of a node's state, S only
     std::vector<Seen> seen_; // [nodes]
+};
+
+// The weights that a step must read.
+class WeightsRead {
+  public:
+    // all_bytes: that all of the model's weights take.
+    WeightsRead(const Model &model, int64_t all_bytes);
+    double bytes(int64_t tokens) const;
+
+  private:
+    double always_ = 0, experts_ = 0; // bytes
+    double chosen_ = 0;               // share of a layer's experts that a token chooses
 };
 
 } // namespace batchllm

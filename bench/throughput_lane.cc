@@ -86,7 +86,9 @@ Result<Measured> run_job(const BenchBackend &bench, const Plan &plan, const JobR
             if (probe != nullptr) {
                 RETURN_IF_ERROR(probe->follow(static_cast<int64_t>(batch.tokens.size())));
             }
+            const double before = m.attention.seconds() + m.attention.decode_excess;
             m.attention.add(batch);
+            m.step_attention.push_back(m.attention.seconds() + m.attention.decode_excess - before);
             lap = Clock::now();
         }
         if (lane.in_flight() == 0 && lane.waits_for_adapter()) {
@@ -117,6 +119,11 @@ Result<Measured> run_job(const BenchBackend &bench, const Plan &plan, const JobR
         m.most_rows = std::max(m.most_rows, counts.decode_tokens);
         m.sampled += static_cast<int64_t>(record.sampled.size());
         m.backend += lane.batch_seconds();
+        if (tokens == counts.decode_tokens) {
+            ++m.decode_steps;
+            m.decode_seconds += lane.batch_seconds();
+        }
+        m.step_seconds.push_back(lane.batch_seconds());
         lane.finish();
         m.scheduler += seconds_since(lap);
     }

@@ -25,6 +25,11 @@ struct Measured {
     int64_t steps = 0, full = 0, tokens = 0, sampled = 0, preemptions = 0;
     int64_t most_rows = 0;            // maximum rows that decode in one step
     std::vector<int64_t> step_tokens; // [steps]
+    int64_t decode_steps = 0;         // without a prompt's tokens
+    double decode_seconds = 0;
+    std::vector<double> step_seconds; // [steps], on the device
+    std::vector<double>
+        step_attention; // [steps], attention's floor with decode's arithmetic, seconds
     double seconds = 0, backend = 0, scheduler = 0, host = 0, waited = 0;
     uint64_t hash = 0; // of all tokens, in row order
     AttentionFloor attention;

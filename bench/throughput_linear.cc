@@ -10,9 +10,10 @@ constexpr int64_t kTokensAPass = 4096;
 
 } // namespace
 
-LinearProbe::LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t all)
-    : backend_(backend), sampled_(sampled), all_(all) {
+LinearProbe::LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t all, int64_t decoding)
+    : backend_(backend), sampled_(sampled), all_(all), decoding_(decoding) {
     const int64_t most = backend->info().step_tokens;
+    if (decoding < std::min<int64_t>(1024, most)) tokens_.push_back(decoding);
     for (const int64_t tokens : {1024, 2048, 4096, 8192}) {
         if (tokens < most) tokens_.push_back(tokens);
     }
@@ -20,6 +21,7 @@ LinearProbe::LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t al
 }
 
 int64_t LinearProbe::wanted(int64_t tokens) const {
+    if (tokens == decoding_) return tokens;
     return std::clamp<int64_t>(tokens * sampled_ / all_, 1, tokens);
 }
 

@@ -7,6 +7,8 @@
 // from 1,024 up to a step's. The rate for a number is the median of its passes, not counting the
 // first; the best of these rates is that of the job.
 //
+// So is a pass of as many tokens as rows decode at once, whose rate is printed alone.
+//
 // A pass is each product of a step in order, by cuBLASLt with the algorithms that the backend
 // chose, even if the engine computes a product in its own kernel; for a layer with experts, it is
 // their kernels with routing. It has no norms, activations or attention.
@@ -27,8 +29,8 @@ struct LinearRate {
 
 class LinearProbe {
   public:
-    // `sampled` of `all` tokens need logits.
-    LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t all);
+    // `sampled` of `all` tokens need logits. decoding: rows at once.
+    LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t all, int64_t decoding);
 
     // Enqueues the passes after a step of this many tokens.
     Status follow(int64_t tokens);
@@ -47,7 +49,7 @@ class LinearProbe {
     int64_t wanted(int64_t tokens) const;
 
     cuda::CudaBackend *backend_;
-    int64_t sampled_, all_;
+    int64_t sampled_, all_, decoding_;
     std::vector<int64_t> tokens_; // numbers of tokens, in turn
     std::vector<Pass> passes_;
 };

@@ -2,6 +2,7 @@
 // bf16; weights of several layers, so that they do not stay in L2.
 //
 //     tower                                             Qwen3-VL-8B's tower; pictures of 1080p, 720p and 448 x 448
+//     tower --pictures 4                                of so many pictures at once, as in a pack
 //     tower --hidden 1280 --width 3424 --gated 1 --layers 32 --patches 4096,8160
 #include <cmath>
 #include <cstdio>
@@ -12,7 +13,6 @@
 
 #include "device_arrays.h"
 #include "elementwise/elementwise.h"
-#include "elementwise/norm.h"
 #include "linear/linear.h"
 #include "tower/attention.h"
 #include "tower/rows.h"
@@ -25,7 +25,8 @@ namespace {
 struct Shape {
     int32_t hidden = 1152, heads = 16, width = 4304, layers = 27;
     bool gated = false, tune = true;
-    std::vector<int32_t> patches = {8160, 3600, 784};
+    int32_t pictures = 1;
+    std::vector<int32_t> patches = {8160, 3600, 784}; // of a picture
 };
 
 constexpr int kLayers = 8; // whose weights there are
@@ -46,7 +47,7 @@ class Bench {
         attended_ = noise(most * h, 92, 1);
         up_ = noise(most * up, 93, 1);
         activated_ = noise(most * s_.width, 94, 1);
-        for (DeviceMemory *floats : {&residual_, &delta_, &scratch_}) {
+        for (DeviceMemory *floats : {&residual_, &scratch_}) {
             *floats = require(DeviceMemory::create(most * std::max(3 * h, up) * 4, "rows"));
             require(launch_random(floats->data(), DType::f32, most * h, 0, 1, 95, nullptr));
         }
@@ -55,15 +56,21 @@ class Bench {
         if (s_.tune) linear_.set_scratch(scratch_.data(), scratch_.bytes());
     }
 
-    void run(int32_t patches) {
+    void run(int32_t of_one) {
+        const int32_t patches = s_.pictures * of_one;
         const int64_t h = s_.hidden, p = patches, up = (s_.gated ? 2 : 1) * int64_t{s_.width};
         const int32_t head_dim = s_.hidden / s_.heads;
         const auto blocks_of = [&](int32_t rows) {
             std::vector<TowerBlock> blocks;
-            for (int32_t row = 0; row < patches; row += rows) blocks.push_back({0, patches, row});
+            for (int32_t begin = 0; begin < patches; begin += of_one) {
+                const int32_t end = begin + of_one;
+                for (int32_t row = begin; row < end; row += rows) {
+                    blocks.push_back({begin, end, row});
+                }
+            }
             return blocks;
         };
-        std::printf("%d patches\n", patches);
+        std::printf("%d times %d patches\n", s_.pictures, of_one);
         total_ = 0;
         const auto product = [&](const char *name, const std::vector<DeviceMemory> &w, int64_t rows,
                                  int64_t columns, const DeviceMemory &x, const DeviceMemory &y,
@@ -73,42 +80,51 @@ class Bench {
                 require(linear_.run(matrix, x.data(), patches, y.data(), type, false, nullptr));
             });
         };
-        const auto end = [&](int) {
-            AddNormArguments a{};
-            a.element = DType::bf16;
-            a.stream_type = DType::bf16;
-            a.residual = residual_.data();
-            a.delta = delta_.data();
-            a.bias = bias_.as<float>();
-            a.scale = 1;
-            a.next = {NormKind::layer, bias_.as<float>(), bias_.as<float>(), 1e-6F};
-            a.out = normed_.data();
-            a.count = patches;
-            a.hidden = s_.hidden;
-            require(launch_add_norm(a, nullptr));
+        const auto add_product = [&](const char *name, const std::vector<DeviceMemory> &w,
+                                     int64_t columns, const DeviceMemory &x) {
+            time(name, 2 * static_cast<double>(p * h * columns), [&](int layer) {
+                Matrix matrix{w[static_cast<size_t>(layer)].data(), h, columns};
+                matrix.bias = bias_.data();
+                require(linear_.run(matrix, x.data(), patches, residual_.data(), DType::bf16, true,
+                                    nullptr));
+            });
+        };
+        const auto norm = [&](int) {
+            require(
+                launch_tower_norm({DType::bf16,
+                                   DType::bf16,
+                                   residual_.data(),
+                                   {NormKind::layer, bias_.as<float>(), bias_.as<float>(), 1e-6F},
+                                   normed_.data(),
+                                   patches,
+                                   s_.hidden},
+                                  nullptr));
         };
         product("queries, keys, values", qkv_w_, 3 * h, h, normed_, qkv_, DType::bf16);
         time("turning", 0, [&](int) {
             require(launch_tower_turn({DType::bf16, qkv_.data(), bias_.as<float>(),
-                                       angles_.as<float2>(), patches, s_.heads, head_dim},
+                                       angles_.as<float2>(), patches, s_.heads, head_dim,
+                                       tower_head_fits_sm90(DType::bf16, head_dim)},
                                       nullptr));
         });
         require(launch_random(qkv_.data(), DType::bf16, p * 3 * h, 0, 1, 96, nullptr));
         if (tower_head_fits_sm90(DType::bf16, head_dim)) {
             const std::vector<TowerBlock> blocks = blocks_of(tower_block_rows_sm90());
             const DeviceMemory of_blocks = upload(blocks);
-            time("attention, sm90", 4 * static_cast<double>(p * p * h), [&](int) {
+            const DeviceMemory drawn = upload(std::vector<int32_t>{0});
+            time("attention, sm90", 4 * static_cast<double>(p * of_one * h), [&](int) {
                 require(launch_tower_attention_sm90(
                     {DType::bf16, qkv_.data(), attended_.data(), of_blocks.as<TowerBlock>(),
                      static_cast<int32_t>(blocks.size()), s_.heads, head_dim,
                      1 / std::sqrt(static_cast<float>(head_dim))},
-                    patches, nullptr));
+                    {bias_.as<float>(), angles_.as<float2>(), drawn.as<int32_t>()}, patches,
+                    nullptr));
             });
         }
         const double with_sm90 = total_;
         const std::vector<TowerBlock> blocks = blocks_of(tower_block_rows(DType::bf16, head_dim));
         const DeviceMemory of_blocks = upload(blocks);
-        time("attention", 4 * static_cast<double>(p * p * h), [&](int) {
+        time("attention", 4 * static_cast<double>(p * of_one * h), [&](int) {
             require(launch_tower_attention({DType::bf16, qkv_.data(), attended_.data(),
                                             of_blocks.as<TowerBlock>(),
                                             static_cast<int32_t>(blocks.size()), s_.heads, head_dim,
@@ -116,12 +132,13 @@ class Bench {
                                            nullptr));
         });
         if (tower_head_fits_sm90(DType::bf16, head_dim)) total_ = with_sm90;
-        product("output", o_w_, h, h, attended_, delta_, DType::bf16);
-        time("addition and norm", 0, end);
+        add_product("output, added", o_w_, h, attended_);
+        time("norm", 0, norm);
         if (!s_.gated) {
             time("up, with activation", 2 * static_cast<double>(p * up * h), [&](int layer) {
                 Matrix matrix{up_w_[static_cast<size_t>(layer)].data(), up, h};
-                matrix.gelu_bias = bias_.data();
+                matrix.bias = bias_.data();
+                matrix.gelu = true;
                 require(linear_.run(matrix, normed_.data(), patches, activated_.data(), DType::bf16,
                                     false, nullptr));
             });
@@ -134,9 +151,10 @@ class Bench {
                                       nullptr));
         });
         if (!s_.gated) total_ = with_activation;
-        product("down", down_w_, h, s_.width, activated_, delta_, DType::bf16);
-        time("addition and norm", 0, end);
-        std::printf("  %d layers: %.2f ms\n", s_.layers, total_ * s_.layers * 1e-3);
+        add_product("down, added", down_w_, s_.width, activated_);
+        time("norm", 0, norm);
+        std::printf("  %d layers: %.2f ms a picture\n", s_.layers,
+                    total_ * s_.layers * 1e-3 / s_.pictures);
     }
 
   private:
@@ -156,8 +174,7 @@ class Bench {
     Shape s_;
     Linear linear_;
     std::vector<DeviceMemory> qkv_w_, o_w_, up_w_, down_w_;
-    DeviceMemory normed_, qkv_, attended_, up_, activated_, residual_, delta_, scratch_, bias_,
-        angles_;
+    DeviceMemory normed_, qkv_, attended_, up_, activated_, residual_, scratch_, bias_, angles_;
     double total_ = 0; // us of a layer
 };
 
@@ -176,6 +193,7 @@ int main(int count, char **values) {
             continue;
         }
         const int number = std::atoi(values[i + 1]);
+        if (name == "--pictures") shape.pictures = number;
         if (name == "--hidden") shape.hidden = number;
         if (name == "--heads") shape.heads = number;
         if (name == "--width") shape.width = number;
@@ -185,6 +203,6 @@ int main(int count, char **values) {
     }
     int64_t most = 0;
     for (const int32_t patches : shape.patches) most = std::max<int64_t>(most, patches);
-    Bench bench(shape, padded_rows(most));
+    Bench bench(shape, padded_rows(shape.pictures * most));
     for (const int32_t patches : shape.patches) bench.run(patches);
 }

@@ -22,6 +22,16 @@ Result<bool> read_switch(const std::string &key, const std::string &value) {
                  value.c_str());
 }
 
+Result<int64_t> read_tokens(const std::string &key, const std::string &value, int64_t least) {
+    int64_t tokens = 0;
+    const char *end = value.data() + value.size();
+    const auto [stop, failure] = std::from_chars(value.data(), end, tokens);
+    if (failure == std::errc() && stop == end && tokens >= least) return tokens;
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "backend option %s=%s: not a number of tokens, from %d on", key.c_str(),
+                 value.c_str(), static_cast<int>(least));
+}
+
 Result<Quantize> read_quantize(const std::string &value) {
     if (value == "none") return Quantize::none;
     if (value == "stored") return Quantize::stored;
@@ -227,13 +237,9 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         } else if (key == tensor_parallel_key) {
             RETURN_IF_ERROR(read_tensor_parallel(value).status());
         } else if (key == "owned_rows") {
-            const char *end = value.data() + value.size();
-            const auto [stop, failure] = std::from_chars(value.data(), end, forward.owned_rows);
-            if (failure != std::errc() || stop != end || forward.owned_rows < 1) {
-                return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                             "backend option owned_rows=%s: not a number of tokens, from 1 on",
-                             value.c_str());
-            }
+            ASSIGN_OR_RETURN(forward.owned_rows, read_tokens(key, value, 1));
+        } else if (key == "merge_adapters") {
+            ASSIGN_OR_RETURN(forward.merge_after, read_tokens(key, value, 0));
         } else if (key == "attention") {
             attention = value;
         } else if (key == "tuning_cache") {
@@ -241,13 +247,14 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         } else {
             ASSIGN_OR_RETURN(const bool known, read_state_option(key, value, &model, &read.states));
             if (known) continue;
-            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                         "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
-                         "overlap, graphs, attention, share_attention, fused_attention, quantize, "
-                         "kv_type, fast_accumulation, gated_product, pictures, state_slots, "
-                         "state_type, tensor_parallel, peer_sums, owned_rows, profile and "
-                         "random_weights",
-                         key.c_str());
+            return error(
+                BATCHLLM_ERROR_INVALID_ARGUMENT,
+                "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
+                "overlap, graphs, attention, share_attention, fused_attention, quantize, "
+                "kv_type, fast_accumulation, gated_product, pictures, state_slots, "
+                "state_type, tensor_parallel, peer_sums, owned_rows, merge_adapters, profile "
+                "and random_weights",
+                key.c_str());
         }
     }
     forward.state = read.states.type;

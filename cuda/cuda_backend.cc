@@ -152,6 +152,9 @@ Status CudaBackend::take_adapter_room(int64_t wanted) {
         wanted > 0 ? wanted
                    : std::min(std::max(left - beside_adapters(), left / 2), int64_t{2} << 30);
     info_.adapter_slots = info_.adapter_bytes > 0 ? most_slots : 0;
+    StepParts &parts = forward_->parts();
+    parts.adapters.set_merging(&parts.weights.layers, parts.options.merge_after,
+                               info_.adapter_bytes, stream_);
     return {};
 }
 

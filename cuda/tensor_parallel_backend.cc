@@ -11,13 +11,10 @@
 
 #include "backend/gpu/step_buffers.h"
 #include "backend/gpu/tower_buffers.h"
-#include "backend/sim/device_memory.h"
 #include "backend/state_memory.h"
 #include "backend_options.h"
-#include "experts/grouped.h"
-#include "four_bits/product.h"
-#include "linear/scaling.h"
 #include "model/parts.h"
+#include "step/products.h"
 #include "step/supported.h"
 #include "step/tower.h"
 
@@ -30,54 +27,16 @@ bool has_pictures(const Model &model, const ForwardOptions &forward) {
            StepTower::missing(model, forward.element) == nullptr;
 }
 
-// What the weights will take. Which matrices can be in e4m3 is not known before they are loaded: all that may be, as far as
-// their shapes go those in four bits.
-int64_t weight_bytes_of(const Model &part, const ForwardOptions &forward) {
-    DeviceCosts gpu;
-    gpu.gpu = true;
-    const int64_t wide = dtype_bytes(forward.element);
-    int64_t bytes = weight_bytes(gpu, part, forward.element).all;
-    if (part.tower != nullptr && !has_pictures(part, forward)) {
-        bytes -= tower_weight_bytes(*part.tower, forward.element);
-    }
-    if (wide == 4) return bytes;
-    const bool none = forward.quantize == Quantize::none, fp8 = forward.quantize == Quantize::fp8;
-    for_each_tensor(part, [&](const Tensor &tensor) {
-        const bool of_layer = tensor.name != part.head.values.name &&
-                              tensor.name != part.embedding.name && tensor.columns > 1;
-        const bool wide_one = fp8 && part.quantization == nullptr;
-        if ((tensor.dtype == DType::e4m3 && !none) || (wide_one && of_layer)) {
-            bytes -= (wide - 1) * tensor.rows * tensor.columns;
-        }
-    });
-    if (!none && !fp8) return bytes;
-    // What is in four bits is widened; or it is rounded to e4m3, where that may be, but for integers that steps round and
-    // experts in mxfp4 (step/weights.cc).
-    size_t available = 0, total = 0;
-    if (cudaMemGetInfo(&available, &total) != cudaSuccess) return bytes;
-    const bool in_steps = fp8 && rounds_in_steps(part, forward, total);
-    const auto expand = [&](const Layer &layer, int64_t rows, int64_t columns,
-                            const Packing &packing, int64_t matrices) {
-        bool fits = fp8 && takes_e4m3(rows, columns, Scaling::rows);
-        if (matrices > 1) {
-            const Experts &experts = *layer.experts();
-            const FeedForward &one = experts.each.front();
-            const bool may =
-                fp8 && forward.experts == GroupedKernel::sm90 && !layer.parallel && !experts.before;
-            if (may && packing.form == PackedForm::mxfp4 && one.gate &&
-                experts_take_mxfp4_e4m3(part.hidden, one.width, one.activation)) {
-                return;
-            }
-            fits = may && !one.gate.bias && !one.up.bias && !one.down.bias &&
-                   experts_take_e4m3(part.hidden, one.width, one.activation);
-        } else if (in_steps && is_int4(packing.form)) {
-            return;
-        }
-        bytes += matrices *
-                 (rows * columns * (fits ? 1 : wide) - packed_bytes(packing.form, rows, columns));
+// What the weights will take. Which matrices can be in e4m3 is asked of cuBLASLt when they are loaded: here all that may be, as
+// far as their shapes go.
+Result<int64_t> weight_bytes_of(const Model &part, const ForwardOptions &forward, size_t memory) {
+    LoadOptions load = load_options(part, forward, memory);
+    load.takes = [&](int64_t rows, int64_t columns, Scaling scaling, bool) {
+        return Products::may_take(forward.element, rows, columns, scaling);
     };
-    for_each_packed(part, forward.element, expand);
-    return bytes;
+    ASSIGN_OR_RETURN(const int64_t bytes, loaded_bytes(part, load));
+    return bytes +
+           (has_pictures(part, forward) ? tower_weight_bytes(*part.tower, forward.element) : 0);
 }
 
 // An adapter for each rank.
@@ -103,8 +62,9 @@ Result<RankChoice> choose_ranks_here(const Model &model, const BackendOptions &o
         ASSIGN_OR_RETURN(const CudaOptions read, read_options(part, options, properties));
         const StepBuffers buffers =
             step_buffers(part, step_form(part, read.forward), read.forward.step_tokens);
-        int64_t bytes = static_cast<int64_t>(available) - weight_bytes_of(part, read.forward) -
-                        buffers.total() - (part.ranks > 1 ? rank_bytes : 0);
+        ASSIGN_OR_RETURN(const int64_t weights, weight_bytes_of(part, read.forward, total));
+        int64_t bytes =
+            static_cast<int64_t>(available) - weights - buffers.total() - rank_bytes(part.ranks);
         if (has_pictures(part, read.forward)) {
             bytes -=
                 tower_bytes_on_gpu(part, read.forward.element, read.forward.residual,
@@ -139,11 +99,13 @@ TensorParallelBackend::create(const Model &model, const BackendOptions &options,
     }
     own.extra.emplace_back("pictures", "0");
     std::string name;
+    bool peers = true;
     for (size_t r = 0; r < devices.size(); ++r) {
         ASSIGN_OR_RETURN(const cudaDeviceProp properties, open_device(devices[r]));
         ASSIGN_OR_RETURN(const CudaOptions read,
                          read_options(*backend->ranks_[r].part, options, properties));
         if (r == 0) name = properties.name;
+        peers = read.forward.peer_sums;
         if (name != properties.name) { // they would choose other products
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "cuda backend: tensor_parallel=%d: devices %d and %d are of different "
@@ -154,14 +116,15 @@ TensorParallelBackend::create(const Model &model, const BackendOptions &options,
         const int64_t step_tokens = read.forward.step_tokens;
         own.step_tokens = r == 0 ? step_tokens : std::min(own.step_tokens, step_tokens);
     }
-    RETURN_IF_ERROR(backend->make(own, devices));
+    RETURN_IF_ERROR(backend->make(own, devices, peers));
     backend->join_infos();
     return backend;
 }
 
-Status TensorParallelBackend::make(const BackendOptions &options, const std::vector<int> &devices) {
+Status TensorParallelBackend::make(const BackendOptions &options, const std::vector<int> &devices,
+                                   bool peers) {
     const std::lock_guard lock(launching()); // loading allocates
-    ASSIGN_OR_RETURN(group_, RankGroup::create(devices));
+    ASSIGN_OR_RETURN(group_, RankGroup::create(devices, peers));
     std::vector<HeadPart> head_parts;
     for (const OfRank &of : ranks_) {
         head_parts.push_back({of.part->head_begin, of.part->head.rows(), head_rows(*of.part)});

@@ -53,7 +53,8 @@ class TensorParallelBackend final : public Backend {
     };
 
     explicit TensorParallelBackend(const Model &model) : model_(model) {}
-    Status make(const BackendOptions &options, const std::vector<int> &devices);
+    // peers: RankGroup's.
+    Status make(const BackendOptions &options, const std::vector<int> &devices, bool peers);
     void join_infos();
     CudaBackend &first() const { return *ranks_.front().backend; }
 

@@ -165,7 +165,8 @@ typedef struct batchllm_engine_options {
     const char *backend;   /* "auto" (NULL), "cpu", "cuda", "sim" */
     /* Device numbers, "0" or "0,1" or "0-3"; NULL: "0". Each device has the whole model, and KV pages
      * and steps of its own. With tensor_parallel=N in backend_options, so has each group of N devices
-     * (on cuda, N > 1 needs NCCL); NULL: "0" to N - 1, or with "auto" as many of all as it takes. */
+     * (on cuda, N > 2 needs NCCL, and so do two without access to each other's memory); NULL: "0" to
+     * N - 1, or with "auto" as many of all as it takes. */
     const char *devices;
     const char *compute_type; /* "auto" (NULL), "bf16", "f16", "f32" */
     /* "key=value,key=value", or NULL. Unknown keys and values are errors.

@@ -8,6 +8,8 @@
 // so that a launch is the same for all steps of a shape, and a graph can repeat it. A sum over x's columns is cut by their
 // number alone, so where tiles are short, the bits of y[row] depend on nothing but the row and its adapter; in tall tiles a
 // sum has another order.
+//
+// On devices of compute capability 9.0, where x has 16 bits, the CTAs of a cluster add up their parts of a sum: t is whole.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +22,20 @@
 namespace batchllm::cuda {
 
 inline constexpr int32_t kAdapterParts = 8;
-// Columns of x that a sum is over; t has a sum for each such range, which expand adds up in order.
+// Columns of x that a sum is over; unless t is whole it has a sum for each such range, which expand adds up in order.
 inline constexpr int32_t kAdapterRange = 2048;
 // Rows of a tile at most: where adapters have many rows each, their A and B are read for more at once.
 inline constexpr int32_t kShortTile = 16, kTallTile = 64;
+// Rows of which a step knows the adapters: a CTA's of the product of gate and up.
+inline constexpr int32_t kAdapterBlock = 128;
 // Columns of each of two parts that take turns in y, as experts' gate and up do (experts/tile.h).
 inline constexpr int32_t kPartTurn = 8;
 
 // On the device, for each adapter and product. Ranks are padded with zeros to multiples of 8.
 struct alignas(16) AdapterPart {
-    int32_t rank;    // 0: the adapter leaves this part as it is
-    int32_t first;   // of t, the part's first column: a multiple of 8
+    int32_t rank; // 0: the adapter leaves this part as it is
+    int32_t
+        first; // of t, the part's first column: a multiple of 8; parts with the same one have the same scale
     int32_t b_units; // where B begins, in units of 16 bytes from AdapterEntry::b
     float scale;
 };
@@ -57,13 +62,17 @@ struct AdapterWork {
     const int32_t *rows; // of x, y and t, by the adapters; null: as they come, [0, ..)
     const AdapterEntry *const *entries; // of each row's adapter: [products]; null: it has none
     bool tall;                          // tiles have up to kTallTile rows, else kShortTile
+    // Of each kAdapterBlock rows: how many adapters they have, and which: [kAdapterBlock] of each block.
+    const int32_t *block_counts = nullptr;
+    const AdapterEntry *const *block_entries = nullptr;
 };
 
 struct AdapterArguments {
     DType element; // of x, A and B: bf16, f16 or f32
     AdapterWork work;
-    int32_t product;    // which of an adapter's entries
-    int32_t most_ranks; // of AdapterEntry::ranks, over the loaded adapters
+    int32_t product; // which of an adapter's entries
+    int32_t most_ranks,
+        most_of_part; // of AdapterEntry::ranks and of its parts', over the loaded adapters
     // x [rows, columns]; with scales it is in e4m3, as a base product takes it (linear/scaling.h).
     const void *x;
     int32_t columns;       // a multiple of 8
@@ -71,8 +80,10 @@ struct AdapterArguments {
     const float *x_scales;
     Scaling x_scaling;
     int64_t x_scale_stride; // blocks: from a block of columns to the next
-    float *t;               // [ranges of columns, rows, t_stride]
+    // [ranges of columns, t_rows, t_stride] f32. whole: [t_rows, t_stride] of the element's type, multiplied by its parts' scales.
+    void *t;
     int32_t t_rows, t_stride;
+    bool whole;
     // y [rows, width] of y_type: bf16, f16 or f32. parts: first[p] is the first column of part p, first[parts] the end; all
     // are multiples of 8, but in f32.
     void *y;
@@ -90,9 +101,26 @@ constexpr int32_t adapter_ranges(int64_t columns) {
     return static_cast<int32_t>((columns + kAdapterRange - 1) / kAdapterRange);
 }
 
+// Whether t is whole, on a device of compute capability 9.0 or not.
+constexpr bool adapter_sums_are_whole(DType element, Scaling of_x, bool hopper) {
+    return hopper && element != DType::f32 && of_x == Scaling::none;
+}
+
 // sms: of the device. Whatever the list has, the launches have the same size.
 cudaError_t launch_adapter_shrink(const AdapterArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_adapter_expand(const AdapterArguments &arguments, int sms, cudaStream_t stream);
+
+// W as it is with an adapter: merged = W + scale * B A, [rows, columns], of the element's type; all parts at once.
+struct AdapterMerge {
+    DType element;             // bf16, f16 or f32
+    const AdapterEntry *entry; // of the product, on the device
+    const void *w;
+    void *merged;
+    int32_t rows, columns; // columns: a multiple of 8
+    int32_t parts;
+    int32_t first[kAdapterParts + 1]; // rows of W, as AdapterArguments'
+};
+cudaError_t launch_adapter_merge(const AdapterMerge &merge, cudaStream_t stream);
 
 // ---- Packing ------------------------------------------------------------------------------------
 

@@ -1,13 +1,13 @@
 // y += alpha * scale * B t of the rows of each adapter, for sm_80 and later. An item of work is a tile of rows and a slice of the
 // columns of y, all of one part; a warp has 32 columns at a time. B comes from memory as mma.sync takes it (packed_b()), 512
-// bytes a load; t's ranges are added up, scaled and rounded to the element's type in shared memory; a lane has 8
+// bytes a load; t is brought to shared memory, and its ranges are added up, scaled and rounded to the element's type on the way; a lane has 8
 // neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
 #include <algorithm>
 
 #include "adapters/registers.cuh"
 #include "adapters/tile.cuh"
 #include "attention/mma.cuh"
-#include "device/launch.cuh"
+#include "device/early_launch.cuh"
 
 namespace batchllm::cuda {
 namespace {
@@ -89,8 +89,8 @@ template <typename Y> struct Eight {
     }
 };
 
-// The part's columns of t of a tile's rows -> shared memory, [16 Tall, stride] of T; rows that are not there are zeros, as
-// are columns beyond the rank.
+// The part's columns of t of a tile's rows, scaled -> shared memory, [16 Tall, stride] of T; rows that are not there are
+// zeros, as are columns beyond the rank.
 template <typename T> __device__ void take_t(const AdapterArguments &a, const AdapterTile &tile,
                                              const AdapterPart &part, const int32_t *rows, int tall,
                                              T *to) {
@@ -98,16 +98,22 @@ template <typename T> __device__ void take_t(const AdapterArguments &a, const Ad
     const int32_t wide = (part.rank + 15) / 16 * 4; // fours of columns
     for (int n = threadIdx.x; n < 16 * tall * wide; n += kThreads) {
         const int32_t row = n / wide, column = n % wide * 4;
-        float4 sum{};
+        uint2 narrow{};
         if (row < tile.count && rows[row] >= 0 && column < part.rank) {
-            const float *from = a.t + int64_t{rows[row]} * a.t_stride + part.first + column;
-            for (int32_t r = 0; r < ranges; ++r, from += int64_t{a.t_rows} * a.t_stride) {
-                const float4 v = *reinterpret_cast<const float4 *>(from);
-                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+            const int64_t at = int64_t{rows[row]} * a.t_stride + part.first + column;
+            if (a.whole) {
+                narrow = *reinterpret_cast<const uint2 *>(static_cast<const T *>(a.t) + at);
+            } else {
+                float4 sum{};
+                const float *from = static_cast<const float *>(a.t) + at;
+                for (int32_t r = 0; r < ranges; ++r, from += int64_t{a.t_rows} * a.t_stride) {
+                    const float4 v = *reinterpret_cast<const float4 *>(from);
+                    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+                }
+                narrow = {pack(part.scale * sum.x, part.scale * sum.y, T()),
+                          pack(part.scale * sum.z, part.scale * sum.w, T())};
             }
         }
-        const uint2 narrow{pack(part.scale * sum.x, part.scale * sum.y, T()),
-                           pack(part.scale * sum.z, part.scale * sum.w, T())};
         *reinterpret_cast<uint2 *>(to + row * stride + column) = narrow;
     }
 }
@@ -217,12 +223,18 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
     const Slices slices(a, tiles);
     const int32_t total = tiles * slices.count;
     const int warp = threadIdx.x / 32;
-    for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
+    // Of tall tiles the last rows come first: what was written last is still in L2. Of short ones a slice of all tiles comes before
+    // the next one: slices are of several widths, and so a CTA does not have the same one of each tile.
+    for (int32_t turn = blockIdx.x; turn < total; turn += gridDim.x) {
+        const int32_t number =
+            Tall == 1 ? turn % tiles * slices.count + turn / tiles : total - 1 - turn;
         const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
         const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = load_part(&entry, slice.part);
         if (part.rank == 0) continue;
+        const uint4 *b = static_cast<const uint4 *>(entry.b) + part.b_units;
+        wait_for_launches();
         __syncthreads(); // what was there has been read
         if (threadIdx.x < tile.count) {
             rows[threadIdx.x] = row_at(a, tile.begin + static_cast<int32_t>(threadIdx.x));
@@ -230,7 +242,6 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
         __syncthreads();
         take_t<T>(a, tile, part, rows, Tall, t);
         __syncthreads();
-        const uint4 *b = static_cast<const uint4 *>(entry.b) + part.b_units;
         for (int32_t column = slice.begin + kPackedRows * warp; column < slice.end;
              column += kApart * kGroups) {
             const int64_t group = (column - a.first[slice.part]) / kPackedRows;
@@ -241,6 +252,7 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
             }
         }
     }
+    wait_for_launches(); // also without work: what comes next must not overtake the launch before
 }
 
 // f32: a thread has a column of y.
@@ -262,7 +274,8 @@ __global__ void expand_plain(const __grid_constant__ AdapterArguments a) {
             if (row < 0) continue;
             float sum = 0;
             for (int32_t k = 0; k < part.rank; ++k) {
-                const float *t = a.t + int64_t{row} * a.t_stride + part.first + k;
+                const float *t =
+                    static_cast<const float *>(a.t) + int64_t{row} * a.t_stride + part.first + k;
                 float of_rank = 0;
                 for (int32_t r = 0; r < ranges; ++r) {
                     of_rank += t[int64_t{r} * a.t_rows * a.t_stride];
@@ -283,7 +296,13 @@ cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
     const int ranks = std::min(a.most_ranks, kMostRanks);
     const int shared = 16 * Tall * static_cast<int>(sizeof(int32_t) + sizeof(T) * stride_of(ranks));
     const auto ctas = static_cast<unsigned>(2 * sms);
-    return launch_with_shared(expand<T, Y, Tall>, ctas, kThreads, shared, stream, a);
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(ctas);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = static_cast<size_t>(shared);
+    config.stream = stream;
+    // Lists without rows are made on the device just before.
+    return launch_config(expand<T, Y, Tall>, config, a.work.rows != nullptr, a);
 }
 template <typename T, typename Y>
 cudaError_t launch_of(const AdapterArguments &a, int sms, cudaStream_t stream) {

@@ -90,7 +90,7 @@ template <typename T, int Tall> struct Shrink {
                           const float (&sums)[Tall][kBlocks][4],
                           float (*shared)[16][kRanks]) const {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        float *t = a.t + int64_t{range} * a.t_rows * a.t_stride + first;
+        float *t = static_cast<float *>(a.t) + int64_t{range} * a.t_rows * a.t_stride + first;
 #pragma unroll
         for (int i = 0; i < Tall; ++i) {
             if (16 * i >= tile.count) break;
@@ -171,7 +171,7 @@ __global__ void shrink_plain(const __grid_constant__ AdapterArguments a) {
                 sum += __shfl_xor_sync(~0u, sum, apart);
             }
             if (lane != 0) continue;
-            a.t[(int64_t{range} * a.t_rows + row) * a.t_stride + rank] = sum;
+            static_cast<float *>(a.t)[(int64_t{range} * a.t_rows + row) * a.t_stride + rank] = sum;
         }
     }
 }

@@ -14,6 +14,15 @@ __device__ __forceinline__ AdapterTile load_tile(const AdapterTile *from) {
     return tile;
 }
 
+__device__ __forceinline__ const AdapterEntry *load_entry(const AdapterEntry *const *from) {
+    return reinterpret_cast<const AdapterEntry *>(
+        __ldg(reinterpret_cast<const unsigned long long *>(from)));
+}
+__device__ __forceinline__ AdapterPart load_part(const AdapterEntry *entry, int part) {
+    const int4 words = __ldg(reinterpret_cast<const int4 *>(entry->parts + part));
+    return {words.x, words.y, words.z, __int_as_float(words.w)};
+}
+
 // The row at a place of a list, or -1: it is not one of those to be computed.
 __device__ __forceinline__ int32_t row_at(const AdapterArguments &a, int32_t place) {
     const int32_t row = a.work.rows != nullptr ? __ldg(a.work.rows + place) : place;

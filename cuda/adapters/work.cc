@@ -38,6 +38,21 @@ void AdapterLists::list(std::span<const int32_t> slots,
             tiles.push_back({of_slots[slot], begin, std::min(height, end - begin)});
         }
     }
+    list_blocks();
+}
+
+void AdapterLists::list_blocks() {
+    constexpr size_t wide = kAdapterBlock;
+    const size_t blocks = (entries.size() + wide - 1) / wide;
+    block_counts.assign(blocks, 0);
+    block_entries.assign(blocks * wide, nullptr);
+    for (size_t row = 0; row < entries.size(); ++row) {
+        const AdapterEntry *const own = entries[row];
+        if (own == nullptr || (row % wide != 0 && own == entries[row - 1])) continue;
+        const AdapterEntry **const first = block_entries.data() + row / wide * wide;
+        int32_t &count = block_counts[row / wide];
+        if (std::find(first, first + count, own) == first + count) first[count++] = own;
+    }
 }
 
 } // namespace batchllm::cuda

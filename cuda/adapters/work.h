@@ -14,6 +14,8 @@ struct AdapterLists {
     std::vector<AdapterTile> tiles;
     std::vector<const AdapterEntry *> entries; // of each row, or null
     bool tall = false;                         // AdapterWork's
+    std::vector<int32_t> block_counts;         // AdapterWork's
+    std::vector<const AdapterEntry *> block_entries;
 
     // slots: of each row, or -1: none. of_slots: [slots].
     // short_alone: whatever rows there are, a row's sums are in one order.
@@ -21,6 +23,8 @@ struct AdapterLists {
               bool short_alone);
 
   private:
+    void list_blocks();
+
     std::vector<int32_t> ends_; // [slots] in rows
 };
 

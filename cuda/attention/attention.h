@@ -160,5 +160,8 @@ cudaError_t launch_widen(const AttentionArguments &arguments, int sms, cudaStrea
 // not started.
 cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,
                                   cudaStream_t stream);
+// The same for heads of 512, items of up to kNarrowRows query rows, and neither caps, sinks nor by_row.
+cudaError_t launch_attention_512_sm90(const AttentionArguments &arguments, int sms,
+                                      cudaStream_t stream);
 
 } // namespace batchllm::cuda

@@ -3,19 +3,20 @@
 namespace batchllm::cuda {
 namespace {
 
-// Cases that sm90's kernels do not support: heads of 512, which do not fit their tiles of O, and
-// e4m3 if one token has more rows than an item that widens keys. sm80's kernels run them, with the
-// same worklist.
+// Tokens with more rows than an item of heads of 512, or one that widens keys; sm80's kernels run these, with the same
+// worklist. So they do heads of 512 with caps, sinks or by row.
 bool left_to_sm80(int32_t heads, int32_t kv_heads, int32_t head_dim, bool e4m3) {
-    return head_dim > 256 || (e4m3 && heads > kNarrowRows * kv_heads);
+    return (head_dim > 256 || e4m3) && heads > kNarrowRows * kv_heads;
 }
 
 // The defaults of WorklistOptions, except for e4m3. Those are predicted; other values near them
 // were no faster on an H200.
 void costs_sm90(WorklistOptions *options) {
     const bool e4m3 = options->kv_bytes == 1;
+    const bool split = options->head_dim > 256; // O's columns, between warpgroups
+    if (split) options->matrix_rows = kNarrowRows;
     options->wide_from_scratch =
-        e4m3 && !left_to_sm80(options->heads, options->kv_heads, options->head_dim, e4m3);
+        e4m3 && !split && !left_to_sm80(options->heads, options->kv_heads, options->head_dim, e4m3);
     if (!e4m3) return;
     options->narrow_us = 0.7;
     options->stream_us = 0.3;
@@ -43,9 +44,13 @@ void costs_sm80(WorklistOptions *options) {
 }
 
 cudaError_t launch_sm90(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    return left_to_sm80(a.heads, a.kv_heads, a.head_dim, a.kv_e4m3 != 0)
-               ? launch_attention_sm80(a, sms, stream)
-               : launch_attention_sm90(a, sms, stream);
+    const bool split = a.head_dim > 256;
+    if (left_to_sm80(a.heads, a.kv_heads, a.head_dim, a.kv_e4m3 != 0) ||
+        (split && (special(a) || a.by_row != 0))) {
+        return launch_attention_sm80(a, sms, stream);
+    }
+    return split ? launch_attention_512_sm90(a, sms, stream)
+                 : launch_attention_sm90(a, sms, stream);
 }
 
 // Best first.

@@ -161,6 +161,12 @@ template <int Pending> __device__ __forceinline__ void wgmma_wait() {
                      "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                      \
                      : R32(d, 0), R32(d, 32)                                                       \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }                                                                                              \
+    __device__ __forceinline__ void wgmma_rs(float(&d)[128], const uint32_t *a, uint64_t b, CPP) { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE " {" LIST128     \
+                     "}, {%128,%129,%130,%131}, %132, 1, 1, 1, 1;"                                 \
+                     : R32(d, 0), R32(d, 32), R32(d, 64), R32(d, 96)                               \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
 WGMMA_RS("bf16", __nv_bfloat16)
 WGMMA_RS("f16", __half)

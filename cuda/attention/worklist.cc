@@ -10,7 +10,7 @@ WorklistBuilder::WorklistBuilder(std::span<const AttentionNode> nodes, int32_t t
                                  const WorklistOptions &options)
     : nodes_(nodes), options_(options), ratio_(options.heads / options.kv_heads),
       matrix_tokens_(options.tile_rows > 0 ? options.matrix_tokens
-                                           : std::max(1, kMatrixRows / ratio_)),
+                                           : std::max(1, options.matrix_rows / ratio_)),
       stream_tokens_(options.tile_rows > 0 ? options.stream_tokens : kStreamRows / ratio_),
       counts_(static_cast<size_t>(tokens)), positions_(static_cast<size_t>(tokens)),
       readers_(nodes.size()), reads_(nodes.size()) {

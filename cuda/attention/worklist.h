@@ -40,7 +40,8 @@ struct WorklistOptions {
     // (share false) or always if several queries read it.
     bool share = true;
     bool always_share = false;
-    int32_t item_rows = kNarrowRows; // query rows of an item if items are cut by position
+    int32_t matrix_rows = kMatrixRows; // query rows of a matrix item
+    int32_t item_rows = kNarrowRows;   // of an item if items are cut by position
     // In e4m3 (kv_bytes 1), matrix items of up to kNarrowRows rows widen keys as they read them.
     // With wide_from_scratch, which the family's set_costs sets, items of more rows read 2-byte
     // pages made by launch_widen; they are cut to kNarrowRows if that does not pay off or there is

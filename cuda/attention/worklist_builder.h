@@ -81,6 +81,7 @@ class WorklistBuilder {
     struct Wanted {
         int32_t first = INT32_MAX, end = 0; // range of its pages
         double saved = 0;                   // SM time per KV head if items need not widen them
+        double with_others = 0;             // the same of all pages that these items read
         int32_t place = -1;                 // index of page `first` among the widened pages
         int32_t pages() const { return end - first; }
     };

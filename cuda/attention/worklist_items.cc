@@ -229,9 +229,9 @@ void WorklistBuilder::divide_sms(Worklist *out) const {
     const double bytes = keys * heads * 2 * options_.head_dim * options_.kv_bytes;
     const double time = std::max(bytes / options_.bytes_us, (wide + narrow + stream) * heads / sms);
     // At least half for narrow jobs, so that a decode step's long jobs are not its last. Jobs that
-    // widen their keys are bound by that more than by memory: four fifths was the fastest
-    // (docs/lab/attention.md).
-    const double of_narrow = options_.kv_bytes == 1 ? 0.8 : 0.5;
+    // widen their keys, and those of heads of 512, are bound by their work more than by memory: four
+    // fifths were the fastest (docs/lab/attention.md).
+    const double of_narrow = options_.kv_bytes == 1 || options_.head_dim > 256 ? 0.8 : 0.5;
     double ctas = narrow > 0 ? of_narrow * sms : sms / 4;
     if (wide_items > 0) {
         const double longest = kPowerLimit * wide / wide_items;

@@ -44,13 +44,19 @@ WorklistBuilder::wanted_by(const std::vector<bool> &wide) const {
     std::vector<Wanted> wanted(nodes_.size());
     for (size_t i = 0; i < drafts_.size(); ++i) {
         if (!wide[i]) continue;
+        const auto saved_by = [&](const Draft::Read &read) {
+            const int32_t keys = read.stretch.keys;
+            return 2 * time_of(true, 1, keys) - time_of(true, drafts_[i].tokens.size(), keys);
+        };
+        double all = 0;
+        for (const Draft::Read &read : drafts_[i].stretches) all += saved_by(read);
         for (const Draft::Read &read : drafts_[i].stretches) {
             Wanted &of_node = wanted[static_cast<size_t>(read.node)];
             const int32_t keys = read.stretch.keys, page = first_page_of(read);
             of_node.first = std::min(of_node.first, page);
             of_node.end = std::max(of_node.end, page + ceil_div(keys, kPageKeys));
-            of_node.saved +=
-                2 * time_of(true, 1, keys) - time_of(true, drafts_[i].tokens.size(), keys);
+            of_node.saved += saved_by(read);
+            of_node.with_others += all;
         }
     }
     return wanted;
@@ -63,11 +69,11 @@ void WorklistBuilder::place_widened(std::vector<Wanted> *wanted, Worklist *out) 
         Wanted &of_node = (*wanted)[n];
         const int32_t pages = of_node.pages();
         if (of_node.end == 0) continue;
-        const double gain_here =
-            of_node.saved - pages * options_.widen_us * options_.head_dim / 128;
+        const double cost = pages * options_.widen_us * options_.head_dim / 128;
         const auto begin = static_cast<int32_t>(out->widened.size());
-        if (gain_here <= 0 || pages > options_.widened_room - begin) continue;
-        gain += gain_here;
+        // Items that read these pages, too, are cut if these are not widened.
+        if (of_node.with_others <= cost || pages > options_.widened_room - begin) continue;
+        gain += of_node.saved - cost;
         of_node.place = begin;
         for (int32_t page = of_node.first; page < of_node.end; ++page) {
             out->widened.push_back(nodes_[n].page_begin + page);

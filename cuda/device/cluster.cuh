@@ -23,6 +23,15 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) 
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
+// Reads from another CTA's shared memory.
+__device__ __forceinline__ float2 load_pair(uint32_t there) {
+    float2 v;
+    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(v.x), "=f"(v.y)
+                 : "r"(there)
+                 : "memory");
+    return v;
+}
 // Arrives at a barrier of the CTA with this rank. It does not publish earlier writes: a release at
 // cluster scope would wait until all of them have reached global memory, which takes 1,000 cycles
 // or more.

@@ -17,7 +17,7 @@ __global__ void look_up(const __grid_constant__ AdapterArguments a, const Sample
             const int32_t row = row_at(a, tile.begin + n / entry.ranks), rank = n % entry.ranks;
             int32_t token = static_cast<const int32_t *>(a.x)[row];
             if (token < 0) token = max(samples[-1 - token].token, 0); // as launch_embed() does
-            a.t[int64_t{row} * a.t_stride + rank] =
+            static_cast<float *>(a.t)[int64_t{row} * a.t_stride + rank] =
                 to_float(static_cast<const T *>(entry.a)[int64_t{token} * entry.ranks + rank]);
         }
     }

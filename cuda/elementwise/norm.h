@@ -79,4 +79,13 @@ struct AddNormArguments {
 };
 cudaError_t launch_add_norm(const AddNormArguments &arguments, cudaStream_t stream);
 
+// The same, and out[i] = more[i](residual). All three norms are RMSNorms by weights alone; what is passed on is not e4m3,
+// and there are no peers.
+struct AddNormsArguments {
+    AddNormArguments add;
+    DeviceNorm more[2];
+    void *out[2]; // as add.out
+};
+cudaError_t launch_add_norms(const AddNormsArguments &arguments, cudaStream_t stream);
+
 } // namespace batchllm::cuda

@@ -2,6 +2,7 @@
 // Bound by memory: reads a token's row of the QKV product and writes it, keys and values to their pages.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 
 #include "attention/attention.h"
@@ -32,9 +33,10 @@ __device__ __forceinline__ float inverse_scale(const RopeArguments &a, bool valu
     return scales == nullptr ? 1 : 1 / scales[kv_head];
 }
 
-constexpr int kRopeThreads = 384, kRopeDims = 256; // of the kernel for most models, at most
+constexpr int kRopeThreads = 384, kRopeDims = 512; // of the kernel for most models, at most
 
-// Heads that turn whole, half with half, with RMSNorms of each head or none: most models. A block is a
+// Heads that turn whole, half with half, with RMSNorms of each head's queries and keys, and of its values without
+// weights, or none: most models. A block is a
 // token, or as many of its heads as it has threads for; 2^lane_bits threads are a head, each with eight
 // elements of its first half and the eight that they are rotated with. Slot, row, bias and angles are asked
 // for at once.
@@ -79,8 +81,14 @@ template <typename T, typename Stored> __global__ void __launch_bounds__(kRopeTh
 #pragma unroll
         for (int k = 0; k < 8; ++k) sum += x[k] * x[k] + y[k] * y[k];
         for (int bit = lane_bits - 1; bit >= 0; --bit) sum += __shfl_xor_sync(~0u, sum, 1 << bit);
+        const float mean = sum / static_cast<float>(a.head_dim);
+        if (value && a.v_norm) {
+            const float scale = rsqrtf(mean + a.v_norm.epsilon);
+#pragma unroll
+            for (int k = 0; k < 8; ++k) x[k] *= scale, y[k] *= scale;
+        }
         if (active && !value) {
-            const float scale = rsqrtf(sum / static_cast<float>(a.head_dim) + a.q_norm.epsilon);
+            const float scale = rsqrtf(mean + a.q_norm.epsilon);
             const float *weight = (head < a.heads ? a.q_norm.weight : a.k_norm.weight) + e;
             float w[8];
             load8(weight, w);
@@ -355,7 +363,9 @@ bool is_common(const RopeArguments &a) {
                        !a.norm_turned && a.q_norm.epsilon == a.k_norm.epsilon;
     return a.table != nullptr && a.long_scale == 0 && !a.pairs && a.dims == a.head_dim &&
            a.head_dim % (2 * kVector) == 0 && a.head_dim <= kRopeDims && a.kv_heads > 0 &&
-           !a.v_norm && (norms || (!a.q_norm && !a.k_norm));
+           (norms || (!a.q_norm && !a.k_norm)) &&
+           (!a.v_norm || (norms && a.v_norm.kind == NormKind::rms && a.v_norm.weight == nullptr &&
+                          a.v_norm.bias == nullptr));
 }
 
 int lanes_for(int elements) {
@@ -372,7 +382,8 @@ cudaError_t launch_stored(const RopeArguments &a, cudaStream_t stream) {
         const int lanes = lanes_for(a.head_dim / 2);
         const int tasks = heads * lanes;
         const int parts = (tasks + kRopeThreads - 1) / kRopeThreads;
-        const int threads = (tasks + parts * 32 - 1) / (parts * 32) * 32;
+        const int pairs = (a.head_dim / 4 + 31) / 32 * 32; // of angles, one a thread
+        const int threads = std::max(pairs, (tasks + parts * 32 - 1) / (parts * 32) * 32);
         rope<T, Stored><<<dim3(tokens, static_cast<unsigned>(parts)), threads, 0, stream>>>(
             a, std::countr_zero(static_cast<unsigned>(lanes)));
         return cudaGetLastError();

@@ -26,6 +26,11 @@ struct GatedArguments {
     const AdapterArguments *adapters = nullptr;
 };
 
+// t of a CTA's rows and a part's B must fit into a stage.
+inline bool takes_gated_adapters(const AdapterArguments &adapters) {
+    return adapters.whole && adapters.t_stride <= 128 && adapters.most_of_part <= 64;
+}
+
 // Shapes and types must pass takes_gated() (backend/gpu/gated_product.h).
 cudaError_t launch_gated_sm90(const GatedArguments &arguments, int sms, cudaStream_t stream);
 

@@ -6,9 +6,13 @@
 // begins. The two warpgroups drift apart as far as the stages allow, so that one multiplies while
 // the other computes activations.
 //
+// What adapters add to both products comes after a tile's stages, in stages of its own, which have t of the CTA's rows and B
+// of an adapter. The CTAs of a cluster have as many of these, though each loads its own rows' adapters.
+//
 // If the last turn has tiles for half of the clusters or fewer, these tiles are cut in half: 64
 // rows per CTA.
 #include "adapters/registers.cuh"
+#include "adapters/tile.cuh"
 #include "attention/hopper.cuh"
 #include "device/cluster.cuh"
 #include "device/launch.cuh"
@@ -42,6 +46,17 @@ struct Shape {
     int32_t rows;
 };
 
+// What rows' adapters add.
+struct Adapted {
+    AdapterWork work;
+    int32_t product;
+    const void *t; // [t_rows, t_stride] of the element's type
+    int32_t t_rows, t_stride;
+    int32_t parts; // of a stage: both, or one after the other
+
+    static constexpr int32_t kMostRanks = 64; // of t where a stage has both
+};
+
 struct Tile {
     int32_t row, column; // in y: this CTA's first
     bool half;           // the second warpgroup has no rows
@@ -66,8 +81,81 @@ __device__ __forceinline__ void for_each_tile(const Shape &s, const Act &act) {
 
 using Ring = StageRing<kStages, kStage, kBarriers>;
 
+// The adapters of a CTA's rows, read ahead: those that come next are there when they are needed.
+struct Adapters {
+    int32_t own = 0, all = 0; // of this CTA's rows; stages' worth: of either CTA's
+    const AdapterEntry *const *next = nullptr;
+
+    __device__ Adapters(const Adapted &a, const Shape &s, const Tile &tile) {
+        const int32_t blocks = (s.rows + kAdapterBlock - 1) / kAdapterBlock;
+        const int32_t block = tile.row / kAdapterBlock, other = tile.half ? block : block ^ 1;
+        if (block < blocks) own = __ldg(a.work.block_counts + block);
+        all = own;
+        if (other < blocks) all = max(all, __ldg(a.work.block_counts + other));
+        if (tile.row >= a.t_rows) own = 0; // as of half tiles beyond the last row
+        next = a.work.block_entries + int64_t{block} * kAdapterBlock;
+    }
+};
+static_assert(kAdapterBlock == kRows);
+
+// An adapter's part as its stage has it: t's rows, then where W's halves are in other stages B of gate and of up. Where t is
+// too wide for that, B of one of the two comes right after it.
+__device__ __forceinline__ uint32_t place_of_b(const Adapted &a, int part) {
+    return a.parts == 1 ? 2 * kX : kX + part * kHalfOfW;
+}
+
+// How many rows of t the CTA has.
+__device__ __forceinline__ uint32_t rows_of_t(const Adapted &a, const Tile &tile) {
+    return min(tile.half ? kRows / 2 : kRows, a.t_rows - tile.row);
+}
+
+__device__ void feed_adapters(const Adapted &a, const Tile &tile, const Adapters &adapters,
+                              Ring *place) {
+    const AdapterEntry *entry = adapters.own > 0 ? load_entry(adapters.next) : nullptr;
+    for (int32_t i = 0; i < adapters.all; ++i) {
+        const AdapterEntry *const own = entry + a.product;
+        AdapterPart parts[2] = {};
+        const unsigned char *b = nullptr;
+        if (i < adapters.own) {
+            b = reinterpret_cast<const unsigned char *>(
+                __ldg(reinterpret_cast<const unsigned long long *>(&own->b)));
+            parts[0] = load_part(own, 0);
+            parts[1] = load_part(own, 1);
+        }
+        if (i + 1 < adapters.own) entry = load_entry(adapters.next + i + 1);
+        for (int first = 0; first < 2; first += a.parts) {
+            barrier_wait(place->empty(), place->phase ^ 1);
+            const uint32_t rows = rows_of_t(a, tile), of_t = rows * a.t_stride * 2;
+            uint32_t bytes = 0;
+#pragma unroll
+            for (int p = 0; p < 2; ++p) {
+                if (p >= first && p < first + a.parts) bytes += parts[p].rank * kColumns * 2;
+            }
+            if (bytes == 0) { // its rows have no such adapter
+                barrier_arrive(place->full());
+                place->advance();
+                continue;
+            }
+            barrier_expect(place->full(), of_t + bytes);
+            bulk_copy(place->stage(),
+                      static_cast<const unsigned char *>(a.t) + int64_t{tile.row} * a.t_stride * 2,
+                      of_t, place->full());
+#pragma unroll
+            for (int p = 0; p < 2; ++p) {
+                const int32_t rank = parts[p].rank;
+                if (p < first || p >= first + a.parts || rank == 0) continue;
+                bulk_copy(place->stage() + place_of_b(a, p),
+                          b + int64_t{16} * parts[p].b_units + int64_t{tile.column} * rank * 2,
+                          rank * kColumns * 2, place->full());
+            }
+            place->advance();
+        }
+    }
+}
+
 // Run by one thread. A stage must be free in both CTAs before its half of W is loaded to both.
-__device__ void feed(const CUtensorMap &x, const CUtensorMap &w, const Shape &s, Ring place) {
+template <bool WithAdapters> __device__ void feed(const CUtensorMap &x, const CUtensorMap &w,
+                                                  const Shape &s, const Adapted &a, Ring place) {
     const auto rank = static_cast<int32_t>(cluster_rank());
     for_each_tile(s, [&](const Tile &tile) {
         const int32_t of_w = tile.column + rank * s.width;
@@ -79,6 +167,7 @@ __device__ void feed(const CUtensorMap &x, const CUtensorMap &w, const Shape &s,
                         place.full());
             place.advance();
         }
+        if constexpr (WithAdapters) feed_adapters(a, tile, Adapters(a, s, tile), &place);
     });
 }
 
@@ -151,39 +240,77 @@ __device__ __forceinline__ void store(const CUtensorMap &y, const Tile &tile, in
     }
 }
 
-// What their adapters add to a warp's rows of gate and up.
-template <typename T> __device__ __forceinline__ void adapt(const AdaptedSums &adapted,
-                                                            const Shape &s, const Tile &tile,
-                                                            int group, float (&sums)[kColumns]) {
-    const int32_t row = tile.row + group * 64 + static_cast<int32_t>(threadIdx.x % 128 / 32) * 16;
-    for_each_adapter(adapted, row, s.rows, [&](const AdapterEntry *entry, uint32_t members) {
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-            add_adapted<T, kColumns / 8>(adapted, entry, load_part(entry, part), row, members,
-                                         tile.column, sums + part * (kColumns / 2));
+// What their adapters add to the warpgroup's rows of gate and up. entry: of the row lane % 16 of the warp's, or null.
+template <typename T>
+__device__ __forceinline__ void add_adapters(const Adapted &a, const Adapters &adapters,
+                                             const AdapterEntry *entry, int group, Ring *place,
+                                             float (&sums)[kColumns]) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const int32_t row = group * 64 + static_cast<int32_t>(threadIdx.x % 128 / 32) * 16;
+    const auto mine = reinterpret_cast<unsigned long long>(entry);
+    for (int32_t i = 0; i < adapters.all; ++i) {
+        uint32_t members = 0;
+        AdapterPart parts[2] = {};
+        if (i < adapters.own) {
+            const AdapterEntry *const first = load_entry(adapters.next + i);
+            members =
+                __ballot_sync(~0u, mine == reinterpret_cast<unsigned long long>(first)) & 0xffff;
+            parts[0] = load_part(first + a.product, 0);
+            parts[1] = load_part(first + a.product, 1);
         }
-    });
+        for (int first = 0; first < 2; first += a.parts) {
+            barrier_wait(place->full(), place->phase);
+            if (members != 0) {
+                const unsigned char *const stage = shared + (place->stage() - place->base);
+#pragma unroll
+                for (int p = 0; p < 2; ++p) {
+                    if (p < first || p >= first + a.parts || parts[p].rank == 0) continue;
+                    const T *t = reinterpret_cast<const T *>(stage) + row * a.t_stride;
+                    add_adapted<T, kColumns / 8>(t + parts[p].first, a.t_stride,
+                                                 stage + place_of_b(a, p), parts[p].rank, members,
+                                                 sums + p * (kColumns / 2));
+                }
+            }
+            release(place->empty());
+            place->advance();
+        }
+    }
 }
 
-template <typename T, Activation F, bool Adapted> __device__ void
-compute(const CUtensorMap &y, const Shape &s, const AdaptedSums &adapted, Ring place) {
+template <typename T, Activation F, bool WithAdapters>
+__device__ void compute(const CUtensorMap &y, const Shape &s, const Adapted &a, Ring place) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const uint32_t out = place.base + kOut + group * 2 * kHalfOut;
     for_each_tile(s, [&](const Tile &tile) {
-        if (tile.half && group == 1) return pass(&place, s.steps);
+        if (tile.half && group == 1) {
+            pass(&place, s.steps);
+            if constexpr (WithAdapters) {
+                pass(&place, Adapters(a, s, tile).all * (2 / a.parts));
+            }
+            return;
+        }
         float sums[kColumns];
-        multiply<T>(&place, s.steps, group, sums);
-        if constexpr (Adapted) adapt<T>(adapted, s, tile, group, sums);
+        if constexpr (WithAdapters) {
+            const Adapters adapters(a, s, tile);
+            const int32_t row =
+                tile.row + group * 64 +
+                static_cast<int32_t>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 16);
+            const AdapterEntry *entry = row < s.rows ? load_entry(a.work.entries + row) : nullptr;
+            multiply<T>(&place, s.steps, group, sums);
+            add_adapters<T>(a, adapters, entry, group, &place, sums);
+        } else {
+            multiply<T>(&place, s.steps, group, sums);
+        }
         store<T, F>(y, tile, group, out, sums);
     });
     store_wait(); // by the thread that stored
 }
 
-template <typename T, Activation F, bool Adapted> __global__ void __cluster_dims__(2)
+template <typename T, Activation F, bool WithAdapters> __global__ void __cluster_dims__(2)
     __launch_bounds__(kThreads, 1)
         gated_product(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w,
                       const __grid_constant__ CUtensorMap y, const __grid_constant__ Shape shape,
-                      const __grid_constant__ AdaptedSums adapted) {
+                      const __grid_constant__ Adapted adapted) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring place(shared_address(shared));
     if (threadIdx.x == 0) {
@@ -198,11 +325,13 @@ template <typename T, Activation F, bool Adapted> __global__ void __cluster_dims
     cluster_sync();
     if (threadIdx.x >= kConsumers) {
         registers_fewer<40>();
-        if (threadIdx.x < kConsumers + 32 && elect_one()) feed(x, w, shape, place);
+        if (threadIdx.x < kConsumers + 32 && elect_one()) {
+            feed<WithAdapters>(x, w, shape, adapted, place);
+        }
         __syncwarp();
     } else {
         registers_more<232>();
-        compute<T, F, Adapted>(y, shape, adapted, place);
+        compute<T, F, WithAdapters>(y, shape, adapted, place);
     }
     cluster_sync(); // until it is done, the other CTA writes to this one's memory
 }
@@ -231,8 +360,12 @@ cudaError_t launch(const GatedArguments &a, int sms, cudaStream_t stream) {
     const auto ctas = static_cast<unsigned>(sms / 2 * 2);
     const auto kernel =
         a.adapters == nullptr ? gated_product<T, F, false> : gated_product<T, F, true>;
-    return launch_with_shared(kernel, ctas, kThreads, kShared, stream, x, w, y, shape,
-                              AdaptedSums(a.adapters));
+    Adapted adapted{};
+    if (const AdapterArguments *of = a.adapters; of != nullptr) {
+        const int32_t parts = of->t_stride <= Adapted::kMostRanks ? 2 : 1;
+        adapted = {of->work, of->product, of->t, of->t_rows, of->t_stride, parts};
+    }
+    return launch_with_shared(kernel, ctas, kThreads, kShared, stream, x, w, y, shape, adapted);
 }
 
 template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cudaStream_t stream) {
@@ -256,6 +389,7 @@ template <typename T> cudaError_t launch_of(const GatedArguments &a, int sms, cu
 cudaError_t launch_gated_sm90(const GatedArguments &a, int sms, cudaStream_t stream) {
     if (a.rows == 0) return cudaSuccess;
     if (!takes_gated(a.element, a.kind, a.columns, a.width)) return cudaErrorInvalidValue;
+    if (a.adapters != nullptr && !takes_gated_adapters(*a.adapters)) return cudaErrorInvalidValue;
     return a.element == DType::bf16 ? launch_of<__nv_bfloat16>(a, sms, stream)
                                     : launch_of<__half>(a, sms, stream);
 }

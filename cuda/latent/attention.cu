@@ -5,6 +5,7 @@
 // that a row's results fit a warp's registers (16 by 256 f32). Scores' maxima and weights pass through shared memory.
 // Keys are not fetched ahead: a page and the queries fill shared memory.
 #include "attention/common.cuh"
+#include "attention/e4m3.cuh"
 #include "attention/merge.cuh"
 #include "latent/latent.h"
 
@@ -29,8 +30,10 @@ __device__ __forceinline__ uint32_t chunk_at(uint32_t block, int row, int c) {
     return block + static_cast<uint32_t>(row * 128 + ((c ^ (row % 8)) * 16));
 }
 
-template <typename T, int Blocks> class Tile {
+// Stored: T, or E4m3, which products widen to f16 (attention/e4m3.cuh).
+template <typename T, typename Stored, int Blocks> class Tile {
     using L = Layout<Blocks>;
+    using F = Factor<T, Stored>;
     static constexpr int kColumns = Blocks * 4; // n-tiles of 8 in a warp's half of the values
 
   public:
@@ -61,6 +64,8 @@ template <typename T, int Blocks> class Tile {
     __device__ const AttentionRow &row_of(int row) const {
         return a_.rows[item_.row_begin + (first_ + row) / a_.heads];
     }
+    // From a score to a logit.
+    __device__ float base_2() const { return a_.scale * kLog2e * key_factor<Stored>(a_, 0); }
     __device__ int head_of(int row) const { return (first_ + row) % a_.heads; }
 
     __device__ void load_queries() {
@@ -73,7 +78,13 @@ template <typename T, int Blocks> class Tile {
             if (valid) {
                 from += row_of(row).token * a_.q_stride + head_of(row) * L::kKeyDim + c * 8;
             }
-            copy_async(chunk_at(shared_ + c / 8 * (kRows * 128), row, c % 8), from, valid);
+            const uint32_t to = chunk_at(shared_ + c / 8 * (kRows * 128), row, c % 8);
+            if constexpr (std::is_same_v<T, F>) {
+                copy_async(to, from, valid);
+            } else {
+                store_shared(to, valid ? to_half(*reinterpret_cast<const uint4 *>(from), T())
+                                       : make_uint4(0, 0, 0, 0));
+            }
         }
         copy_async_commit();
     }
@@ -81,12 +92,24 @@ template <typename T, int Blocks> class Tile {
     __device__ void read_page(const KeyStretch &stretch, int first) {
         const int left = stretch.keys - first; // that are stored
         const int64_t page = a_.pages[stretch.page_begin + first / kPageKeys];
-        const T *from = static_cast<const T *>(a_.kv) + page * kPageKeys * L::kKeyDim;
+        const Stored *from = static_cast<const Stored *>(a_.kv) + page * kPageKeys * L::kKeyDim;
         const uint32_t keys = shared_ + L::kKeys;
-        __syncthreads(); // the page before has been read
-        for (int i = threadIdx.x; i < kPageKeys * L::kKeyDim / 8; i += kThreads) {
+        __syncthreads();                               // the page before has been read
+        constexpr int kElements = 16 / sizeof(Stored); // of 16 bytes
+        for (int i = threadIdx.x; i < kPageKeys * L::kKeyDim / kElements; i += kThreads) {
             // Others are zeros: a page's last owner may have left a NaN there.
-            copy_async(keys + i * 16, from + i * 8, i / 8 % kPageKeys < left);
+            const bool valid = i / (64 / kElements) % kPageKeys < left;
+            if constexpr (kInBytes<Stored>) {
+                uint4 bytes{}, chunks[2];
+                if (valid) bytes = *reinterpret_cast<const uint4 *>(from + i * kElements);
+                widen(bytes, chunks);
+                uint32_t places[2];
+                widened_places(i, places);
+                store_shared(keys + places[0], chunks[0]);
+                store_shared(keys + places[1], chunks[1]);
+            } else {
+                copy_async(keys + i * 16, from + i * kElements, valid);
+            }
         }
         copy_async_commit();
         copy_async_wait<0>();
@@ -104,8 +127,8 @@ template <typename T, int Blocks> class Tile {
                 load_matrix(b, chunk_at(keys + block,
                                         half() * 32 + n * 16 + lane() / 16 * 8 + lane() % 8,
                                         k % 4 * 2 + lane() / 8 % 2));
-                mma_sync(s + 8 * n, q, b[0], b[1], T());
-                mma_sync(s + 8 * n + 4, q, b[2], b[3], T());
+                mma_sync(s + 8 * n, q, b[0], b[1], F());
+                mma_sync(s + 8 * n + 4, q, b[2], b[3], F());
             }
         }
         KeyStretch rest = stretch;
@@ -118,7 +141,7 @@ template <typename T, int Blocks> class Tile {
 
     // Scores -> weights in shared memory, relative to the rows' maxima over both halves.
     __device__ void weigh(float (&s)[16]) {
-        const float c = a_.scale * kLog2e;
+        const float c = base_2();
         float top[2] = {-INFINITY, -INFINITY};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -156,7 +179,7 @@ template <typename T, int Blocks> class Tile {
                 sum_[i] += x + y;
                 const uint32_t at =
                     chunk_at(weights, row, half() * 4 + j) + static_cast<uint32_t>(lane() % 4 * 4);
-                asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pack(x, y, T())) : "memory");
+                asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pack(x, y, F())) : "memory");
             }
         }
         __syncthreads();
@@ -175,8 +198,8 @@ template <typename T, int Blocks> class Tile {
                 load_matrix_transposed(
                     v, chunk_at(keys + static_cast<uint32_t>(chunk / 8 * (kRows * 128)),
                                 k * 16 + lane() / 8 % 2 * 8 + lane() % 8, chunk % 8));
-                mma_sync(out_ + 8 * n, p, v[0], v[1], T());
-                mma_sync(out_ + 8 * n + 4, p, v[2], v[3], T());
+                mma_sync(out_ + 8 * n, p, v[0], v[1], F());
+                mma_sync(out_ + 8 * n + 4, p, v[2], v[3], F());
             }
         }
     }
@@ -196,7 +219,7 @@ template <typename T, int Blocks> class Tile {
             const int row = group() * 16 + lane() / 4 + i * 8;
             if (row >= count_) continue;
             const float sum = sums_[row] + sums_[kRows + row];
-            const float scale = sum > 0 ? 1.0f / sum : 0.0f;
+            const float scale = sum > 0 ? value_factor<Stored>(a_, 0) / sum : 0.0f;
             const AttentionRow &of = row_of(row);
             const int column = half() * kColumns * 8 + lane() % 4 * 2;
             if (of.slot < 0) {
@@ -217,8 +240,7 @@ template <typename T, int Blocks> class Tile {
                     make_float2(out_[4 * n + 2 * i] * scale, out_[4 * n + 2 * i + 1] * scale);
             }
             if (half() == 0 && lane() % 4 == 0) {
-                a_.partial_lse[index] =
-                    sum > 0 ? maximum_[i] * (a_.scale * kLog2e) + log2f(sum) : -INFINITY;
+                a_.partial_lse[index] = sum > 0 ? maximum_[i] * base_2() + log2f(sum) : -INFINITY;
             }
         }
     }
@@ -233,14 +255,14 @@ template <typename T, int Blocks> class Tile {
     float out_[kColumns * 4] = {};
 };
 
-template <typename T, int Blocks> __global__ void __launch_bounds__(kThreads, 1)
+template <typename T, typename Stored, int Blocks> __global__ void __launch_bounds__(kThreads, 1)
     latent_attention(const __grid_constant__ AttentionArguments a) {
     extern __shared__ __align__(1024) char shared[];
     const int items = a.matrix_items + a.stream_items;
     for (int job = blockIdx.x; job < items * kChunks; job += gridDim.x) {
         const AttentionItem item = a.items[job / kChunks];
         const int first = job % kChunks * kRows;
-        if (first < item.row_count * a.heads) Tile<T, Blocks>(a, item, first, shared).run();
+        if (first < item.row_count * a.heads) Tile<T, Stored, Blocks>(a, item, first, shared).run();
     }
 }
 
@@ -294,10 +316,12 @@ int64_t latent_attention_bytes(int32_t key_dim) {
 }
 
 cudaError_t launch_latent_attention(const AttentionArguments &a, int sms, cudaStream_t stream) {
-    if (a.kv_heads != 1 || a.window != 0 || special(a) || a.kv_e4m3) return cudaErrorInvalidValue;
+    if (a.kv_heads != 1 || a.window != 0 || special(a)) return cudaErrorInvalidValue;
     return with_shape(a, [&](auto t, auto blocks) {
         constexpr int kBlocks = decltype(blocks)::value;
-        const auto kernel = latent_attention<decltype(t), kBlocks>;
+        using T = decltype(t);
+        const auto kernel =
+            a.kv_e4m3 ? latent_attention<T, E4m3, kBlocks> : latent_attention<T, T, kBlocks>;
         constexpr int bytes = Layout<kBlocks>::kBytes;
         const cudaError_t set =
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);

@@ -2,7 +2,9 @@
 // Wv^T, in attention/attention.h's layout with heads of 256; what is beyond a key's or a value's end is left alone.
 //
 // A job is two pages and some heads. A CTA keeps the pages' latents in shared memory, 128 KB, and streams the heads'
-// matrices past them in stages of 64 of the latent's elements. Each of two warpgroups has the 64 keys of a page.
+// matrices past them in stages of 64 of the latent's elements. Each of two warpgroups has the 64 keys of a page. In e4m3 (Stored) a
+// page lands in the second half of its place, and its warpgroup widens it from there.
+#include "attention/e4m3.cuh"
 #include "attention/hopper.cuh"
 #include "device/launch.cuh"
 #include "device/stage_ring.cuh"
@@ -51,7 +53,7 @@ struct Job {
     }
 };
 
-template <int Plain, int Value>
+template <typename Stored, int Plain, int Value>
 __device__ void feed(const LatentExpandArguments &a, const CUtensorMap &keys,
                      const CUtensorMap &values, int jobs, uint32_t latents, Ring place) {
     const uint32_t full = place.base + kMore, empty = full + 8;
@@ -60,11 +62,12 @@ __device__ void feed(const LatentExpandArguments &a, const CUtensorMap &keys,
         const Job job(a, number);
         const int pages = min(2, a.count - job.page);
         barrier_wait(empty, phase ^ 1);
-        barrier_expect(full, static_cast<uint32_t>(pages * kLatents));
+        constexpr int bytes = kLatents / 2 * static_cast<int>(sizeof(Stored));
+        barrier_expect(full, static_cast<uint32_t>(pages * bytes));
         for (int i = 0; i < pages; ++i) {
             const int64_t from = a.pages[a.expanded[job.page + i]];
-            bulk_copy(latents + i * kLatents,
-                      static_cast<const char *>(a.kv) + from * (kPageKeys * kKeyDim * 2), kLatents,
+            bulk_copy(latents + (i + 1) * kLatents - bytes,
+                      static_cast<const Stored *>(a.kv) + from * (kPageKeys * kKeyDim), bytes,
                       full);
         }
         for (int head = job.head; head < job.head + job.heads; ++head) {
@@ -84,6 +87,44 @@ __device__ void feed(const LatentExpandArguments &a, const CUtensorMap &keys,
             }
         }
     }
+}
+
+// 16 e4m3 to two chunks of eight elements, scaled.
+template <typename T>
+__device__ __forceinline__ void widen_scaled(const uint4 &bytes, float scale, uint4 (&chunks)[2]) {
+    widen(bytes, chunks);
+#pragma unroll
+    for (uint4 &chunk : chunks) {
+        for (uint32_t *pair : {&chunk.x, &chunk.y, &chunk.z, &chunk.w}) {
+            const float2 x = __half22float2(*reinterpret_cast<const __half2 *>(pair));
+            *pair = pack(x.x * scale, x.y * scale, T());
+        }
+    }
+}
+
+// A page's latents, in place, by a warpgroup.
+template <typename T> __device__ void widen_latents(uint32_t at, float scale) {
+    constexpr int kStep = 4 * 128; // chunks of two blocks
+    const int thread = threadIdx.x % 128, barrier = 1 + static_cast<int>(threadIdx.x / 128);
+    for (int done = 0; done < kLatents / 2 / 16; done += kStep) {
+        uint4 bytes[kStep / 128];
+#pragma unroll
+        for (int i = 0; i < kStep / 128; ++i) {
+            bytes[i] = load_shared(at + kLatents / 2 + (done + i * 128 + thread) * 16);
+        }
+        named_barrier(barrier, 128); // all have read what lies where they write
+#pragma unroll
+        for (int i = 0; i < kStep / 128; ++i) {
+            uint4 chunks[2];
+            uint32_t places[2];
+            widen_scaled<T>(bytes[i], scale, chunks);
+            widened_places(done + i * 128 + thread, places);
+            store_shared(at + places[0], chunks[0]);
+            store_shared(at + places[1], chunks[1]);
+        }
+    }
+    async_proxy_fence();
+    named_barrier(barrier, 128);
 }
 
 // The product of a page's latents with a head's matrix, by a warpgroup.
@@ -135,12 +176,21 @@ __device__ __forceinline__ void write(const float (&sums)[Count], T *block) {
     }
 }
 
+// Where a thread's i-th chunk of a page's turned part goes.
+template <typename Stored> __device__ __forceinline__ uint32_t turned_place(int i, int thread) {
+    if constexpr (!kInBytes<Stored>) return static_cast<uint32_t>(i * 128 + thread);
+    uint32_t places[2];
+    widened_places(i / 2 * 128 + thread, places);
+    return places[i % 2] / 16;
+}
+
 // Run by the two warpgroups.
-template <typename T, int Plain, int Value> __device__ __forceinline__ void
+template <typename T, typename Stored, int Plain, int Value> __device__ __forceinline__ void
 consume(const LatentExpandArguments &a, int jobs, uint32_t latents, Ring place) {
     const uint32_t full = place.base + kMore, empty = full + 8;
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), thread = threadIdx.x % 128;
     const Operand x(latents + group * kLatents);
+    const float scale = kInBytes<Stored> && a.scale != nullptr ? *a.scale : 1.0f;
     uint32_t phase = 0;
     for (int number = blockIdx.x; number < jobs; number += gridDim.x, phase ^= 1) {
         const Job job(a, number);
@@ -150,11 +200,22 @@ consume(const LatentExpandArguments &a, int jobs, uint32_t latents, Ring place) 
         if (valid) {
             const int64_t from = a.pages[a.expanded[page]];
             const auto *part = reinterpret_cast<const uint4 *>(
-                static_cast<const char *>(a.kv) + (from * kKeyDim + kRank) * (kPageKeys * 2));
+                static_cast<const Stored *>(a.kv) + (from * kKeyDim + kRank) * kPageKeys);
+            if constexpr (kInBytes<Stored>) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) turned[i] = part[i * 128 + thread];
+                for (int i = 0; i < 2; ++i) {
+                    uint4 two[2];
+                    widen_scaled<T>(part[i * 128 + thread], scale, two);
+                    turned[2 * i] = two[0];
+                    turned[2 * i + 1] = two[1];
+                }
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) turned[i] = part[i * 128 + thread];
+            }
         }
         barrier_wait(full, phase);
+        if constexpr (kInBytes<Stored>) widen_latents<T>(latents + group * kLatents, scale);
         for (int head = job.head; head < job.head + job.heads; ++head) {
             T *out = static_cast<T *>(a.out) +
                      (int64_t{page} * a.heads + head) * (2 * kPageKeys * kHeadDim);
@@ -165,7 +226,7 @@ consume(const LatentExpandArguments &a, int jobs, uint32_t latents, Ring place) 
                     write(sums, out);
                     auto *to = reinterpret_cast<uint4 *>(out + Plain * kPageKeys);
 #pragma unroll
-                    for (int i = 0; i < 4; ++i) to[i * 128 + thread] = turned[i];
+                    for (int i = 0; i < 4; ++i) to[turned_place<Stored>(i, thread)] = turned[i];
                 }
             }
             float sums[Value / 2] = {};
@@ -176,7 +237,8 @@ consume(const LatentExpandArguments &a, int jobs, uint32_t latents, Ring place) 
     }
 }
 
-template <typename T, int Plain, int Value> __global__ void __launch_bounds__(kThreads, 1)
+template <typename T, typename Stored, int Plain, int Value>
+__global__ void __launch_bounds__(kThreads, 1)
     latent_expand(const __grid_constant__ LatentExpandArguments a,
                   const __grid_constant__ CUtensorMap keys,
                   const __grid_constant__ CUtensorMap values) {
@@ -199,11 +261,11 @@ template <typename T, int Plain, int Value> __global__ void __launch_bounds__(kT
     if (threadIdx.x >= kConsumers) {
         registers_fewer<40>();
         if (threadIdx.x < kConsumers + 32 && elect_one()) {
-            feed<Plain, Value>(a, keys, values, jobs, latents, place);
+            feed<Stored, Plain, Value>(a, keys, values, jobs, latents, place);
         }
     } else {
         registers_more<232>();
-        consume<T, Plain, Value>(a, jobs, latents, place);
+        consume<T, Stored, Plain, Value>(a, jobs, latents, place);
     }
 }
 
@@ -215,8 +277,10 @@ cudaError_t launch(const LatentExpandArguments &a, DType type, int sms, cudaStre
     if (status != cudaSuccess) return status;
     status = make_tensor_map(a.values, type, heads * Value, kRank, Value, &values);
     if (status != cudaSuccess) return status;
-    return launch_with_shared(latent_expand<T, Plain, Value>, static_cast<unsigned>(sms), kThreads,
-                              kShared, stream, a, keys, values);
+    const auto kernel =
+        a.kv_e4m3 ? latent_expand<T, E4m3, Plain, Value> : latent_expand<T, T, Plain, Value>;
+    return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kShared, stream, a,
+                              keys, values);
 }
 
 } // namespace

@@ -1,7 +1,7 @@
 // Layers with latents (model/model.h, Latent), around their attention: from the first product to normed, turned keys in
 // their pages and queries, a head's own matrices, and attention itself, in which values are the first elements of keys.
 //
-// A layer's pages: [page][key_dim / 64][64 keys][64 elements], swizzled as in attention/attention.h; for f32
+// A layer's pages: [page][key_dim / 64][64 keys][64 elements], swizzled as in attention/attention.h, in e4m3 too; for f32
 // [page][64 keys][key_dim]. A key is its latent, padded to value_dim (64, 256 or 512), then the turned part, padded to 64.
 #pragma once
 
@@ -44,6 +44,13 @@ struct LatentKeyArguments {
     void *kv;
     int32_t key_dim; // padded
     int32_t tokens;
+    // Pages in e4m3, in 16 bits: a number is its byte's value times *scale, or times 1 if it is null.
+    bool kv_e4m3;
+    const float *scale;
+    // Queries' latents, normed, times 1 + long_scale ln(1 + floor((position + long_shift) / long_period)).
+    const int32_t *positions; // [tokens]
+    float long_scale;         // 0: as they are
+    int32_t long_period, long_shift;
 };
 cudaError_t launch_latent_keys(const LatentKeyArguments &arguments, cudaStream_t stream);
 
@@ -85,6 +92,8 @@ struct LatentExpandArguments {
     const void *values; // [heads][value_dim, 512]
     void *
         out; // [count][heads][K, V][256 / 64][64 keys][64], swizzled; zeros before the first launch
+    bool kv_e4m3; // as in LatentKeyArguments
+    const float *scale;
 };
 cudaError_t launch_latent_expand(const LatentExpandArguments &arguments, DType element, int sms,
                                  cudaStream_t stream);

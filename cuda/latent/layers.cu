@@ -1,4 +1,6 @@
 // What lies around attention over latents, bound by memory; and the products of heads in f32, plain.
+#include <cuda_fp8.h>
+
 #include "elementwise/element.cuh"
 #include "latent/latent.h"
 
@@ -70,15 +72,25 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
     const T *x = static_cast<const T *>(a.x) + token * a.stride;
     if (a.q_rank > 0) {
         T *normed = static_cast<T *>(a.normed) + token * a.q_rank;
+        float factor = 1;
+        if (a.long_scale != 0) {
+            const int periods = (a.positions[token] + a.long_shift) / a.long_period;
+            factor += a.long_scale * logf(static_cast<float>(1 + periods));
+        }
         rms_norm(Row<T>{x, a.bias}, a.q_rank, a.q_norm,
-                 [&](int i, float value) { normed[i] = static_cast<T>(value); });
+                 [&](int i, float value) { normed[i] = static_cast<T>(value * factor); });
     }
     const int32_t slot = a.slots[token];
     if (slot < 0) return;
     const int key = slot % kPageKeys;
-    T *page = static_cast<T *>(a.kv) + int64_t{slot / kPageKeys} * kPageKeys * a.key_dim;
+    const int64_t first = int64_t{slot / kPageKeys} * kPageKeys * a.key_dim;
+    T *page = static_cast<T *>(a.kv) + first;
+    const float inverse = a.kv_e4m3 && a.scale != nullptr ? 1.0f / *a.scale : 1.0f;
     const auto put = [&](int i, float value) {
-        if constexpr (sizeof(T) == 4) {
+        if (a.kv_e4m3) {
+            static_cast<__nv_fp8_e4m3 *>(a.kv)[first + place_in_block(key, i, 1)] =
+                __nv_fp8_e4m3(value * inverse);
+        } else if constexpr (sizeof(T) == 4) {
             page[key * a.key_dim + i] = value;
         } else {
             page[place_in_block(key, i, 2)] = static_cast<T>(value);

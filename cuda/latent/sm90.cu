@@ -13,7 +13,10 @@
 //   warps 0-7   consumers
 //   warp 8      fetches pages with bulk copies
 //   warps 9-11  draw jobs, and fetch their rows and queries
+// In e4m3 (Stored) each block of 64 elements lands in the second half of its place, and one of warps 9-11 widens it to f16 from
+// there; queries, too, become f16 (attention/e4m3.cuh).
 #include "attention/common.cuh"
+#include "attention/e4m3.cuh"
 #include "attention/hopper.cuh"
 #include "device/launch.cuh"
 #include "latent/latent.h"
@@ -49,9 +52,11 @@ struct Rest {
     float maximum[2][kRows]; // after a warpgroup's page
     float sum[2][2][kRows];  // [job % 2][warpgroup]
     int drawn;
+    float c; // in e4m3, scaled, which needs no register here
     Job jobs[2];
     alignas(8) uint64_t job_full[2], job_empty[2], queries_full, queries_empty, draw;
-    uint64_t full[2][3], empty[2][3]; // [page of a pair][part]
+    // [page of a pair][part]; landed: in e4m3
+    uint64_t full[2][3], empty[2][3], landed[2][3];
 };
 constexpr uint32_t kRest = 3 * kPage; // queries, pages
 constexpr int kSharedBytes = kRest + sizeof(Rest);
@@ -78,19 +83,73 @@ WGMMA_VALUES("f16", __half)
 
 // ---- Jobs, queries, pages ----
 
-template <typename T>
-__device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *rest) {
-    const int thread = threadIdx.x - (kThreads - kFetchers);
-    for (int n = 0;; ++n) {
-        Job &job = rest->jobs[n % 2];
-        barrier_wait(shared_address(&rest->job_empty[n % 2]), (n / 2 + 1) % 2);
+template <typename T, typename Stored> class Fetcher {
+  public:
+    __device__ Fetcher(const AttentionArguments &a, uint32_t shared, Rest *rest)
+        : a_(a), shared_(shared), rest_(rest) {}
+
+    // By warps 9-11.
+    __device__ void fetch_jobs() {
+        bool more = draw(0);
+        for (int n = 0; more; ++n) {
+            const Job &job = rest_->jobs[n % 2];
+            named_barrier(kFetching, kFetchers); // the rows are there
+            const int pages = kInBytes<Stored> ? job.pages[0] + job.pages[1] : 0;
+            int p = 0;
+            // Two, which need none of this job's queries; the rest, when scores read the first ones. The last two when the next
+            // job is known.
+            for (; p < min(2, pages); ++p) widen_page(p % 2);
+            fetch_queries(job, n);
+            for (; p < pages - 2; ++p) widen_page(p % 2);
+            more = draw(n + 1);
+            for (; p < pages; ++p) widen_page(p % 2);
+        }
+    }
+
+    // By warp 8.
+    __device__ void fetch_pages() {
+        const int lane = threadIdx.x % 32;
+        for (int n = 0;; ++n) {
+            const Job &job = rest_->jobs[n % 2];
+            barrier_wait(shared_address(&rest_->job_full[n % 2]), n / 2 % 2);
+            const int first = __shfl_sync(~0u, job.pages[0], 0);
+            if (first < 0) return;
+            const int pages = first + __shfl_sync(~0u, job.pages[1], 0);
+            const int begin = job.stretch[0].page_begin, after = job.stretch[1].page_begin - first;
+            __syncwarp();
+            if (lane == 0) barrier_arrive(shared_address(&rest_->job_empty[n % 2]));
+            int numbers = 0; // of 32 pages, one a lane
+            for (int p = 0; p < pages; ++p) {
+                if (p % 32 == 0 && p + lane < pages) {
+                    numbers = a_.pages[(p + lane < first ? begin : after) + p + lane];
+                }
+                const int64_t number = __shfl_sync(~0u, numbers, p % 32);
+                const int b = p % 2;
+                if (elect_one()) {
+                    if (p == max(0, pages - 3)) barrier_arrive(shared_address(&rest_->draw));
+                    fetch_page(static_cast<const char *>(a_.kv) + number * (kPage / kSmaller), b);
+                }
+                __syncwarp();
+                phases_ ^= 1u << b;
+            }
+        }
+    }
+
+  private:
+    static constexpr uint32_t kSmaller = kInBytes<Stored> ? 2 : 1; // a page, where it comes from
+
+    // The next job; false: there are no more.
+    __device__ bool draw(int n) const {
+        const int thread = threadIdx.x - (kThreads - kFetchers);
+        Job &job = rest_->jobs[n % 2];
+        barrier_wait(shared_address(&rest_->job_empty[n % 2]), (n / 2 + 1) % 2);
         // Late, so that the job is not missing elsewhere.
-        if (n > 0) barrier_wait(shared_address(&rest->draw), (n - 1) % 2);
-        if (thread == 0) rest->drawn = atomicAdd(a.queues, 1);
+        if (n > 0) barrier_wait(shared_address(&rest_->draw), (n - 1) % 2);
+        if (thread == 0) rest_->drawn = atomicAdd(a_.queues, 1);
         named_barrier(kFetching, kFetchers);
-        const int drawn = rest->drawn;
-        const bool over = drawn >= a.matrix_items + a.stream_items;
-        const AttentionItem item = over ? AttentionItem{} : a.items[drawn];
+        const int drawn = rest_->drawn;
+        const bool over = drawn >= a_.matrix_items + a_.stream_items;
+        const AttentionItem item = over ? AttentionItem{} : a_.items[drawn];
         if (thread == 0) {
             job.min_position = item.min_position;
             for (int s = 0; s < 2; ++s) {
@@ -101,69 +160,112 @@ __device__ void fetch_jobs(const AttentionArguments &a, uint32_t shared, Rest *r
             }
         }
         if (thread < kRows) {
-            const int row = item.once + thread, token = row / a.heads, head = row - token * a.heads;
+            const int row = item.once + thread, token = row / a_.heads,
+                      head = row - token * a_.heads;
             Row of{-1, -1, -1};
             if (token < item.row_count) {
-                const AttentionRow &from = a.rows[item.row_begin + token];
-                of = {from.token * a.heads + head, from.slot < 0 ? -1 : from.slot * a.heads + head,
-                      from.position};
+                const AttentionRow &from = a_.rows[item.row_begin + token];
+                of = {from.token * a_.heads + head,
+                      from.slot < 0 ? -1 : from.slot * a_.heads + head, from.position};
             }
             job.rows[thread] = of;
         }
-        barrier_arrive(shared_address(&rest->job_full[n % 2]));
-        if (over) return;
-        named_barrier(kFetching, kFetchers); // the rows are there
-        barrier_wait(shared_address(&rest->queries_empty), (n + 1) % 2);
+        barrier_arrive(shared_address(&rest_->job_full[n % 2]));
+        return !over;
+    }
+
+    __device__ void fetch_queries(const Job &job, int n) const {
         constexpr int chunks = kKeyDim / 8;
+        const int thread = threadIdx.x - (kThreads - kFetchers);
+        const auto place = [&](int row, int c) {
+            return shared_ + c / 8 * kBlock + row * 128 + ((c % 8 ^ row % 8) << 4);
+        };
+        barrier_wait(shared_address(&rest_->queries_empty), (n + 1) % 2);
         for (int i = thread; i < kRows * chunks; i += kFetchers) {
             const int row = i / chunks, c = i % chunks, index = job.rows[row].index;
-            copy_async(shared + c / 8 * kBlock + row * 128 + ((c % 8 ^ row % 8) << 4),
-                       static_cast<const T *>(a.q) + int64_t{max(index, 0)} * kKeyDim + c * 8,
+            copy_async(place(row, c),
+                       static_cast<const T *>(a_.q) + int64_t{max(index, 0)} * kKeyDim + c * 8,
                        index >= 0);
         }
         copy_async_commit();
         copy_async_wait<0>();
+        if constexpr (!std::is_same_v<T, Factor<T, Stored>>) {
+#pragma unroll 1
+            for (int i = thread; i < kRows * chunks;
+                 i += kFetchers) { // what the thread has fetched
+                const int row = i / chunks;
+                if (job.rows[row].index < 0) break; // none follows
+                const uint32_t at = place(row, i % chunks);
+                store_shared(at, to_half(load_shared(at), T()));
+            }
+        }
         async_proxy_fence();
-        barrier_arrive(shared_address(&rest->queries_full));
+        barrier_arrive(shared_address(&rest_->queries_full));
     }
-}
 
-__device__ void fetch_pages(const AttentionArguments &a, uint32_t shared, Rest *rest) {
-    const int lane = threadIdx.x % 32;
-    uint32_t phases = 0; // bit b: of page b of a pair
-    for (int n = 0;; ++n) {
-        const Job &job = rest->jobs[n % 2];
-        barrier_wait(shared_address(&rest->job_full[n % 2]), n / 2 % 2);
-        const int first = __shfl_sync(~0u, job.pages[0], 0);
-        if (first < 0) return;
-        const int pages = first + __shfl_sync(~0u, job.pages[1], 0);
-        const int begin = job.stretch[0].page_begin, after = job.stretch[1].page_begin - first;
-        __syncwarp();
-        if (lane == 0) barrier_arrive(shared_address(&rest->job_empty[n % 2]));
-        int numbers = 0; // of 32 pages, one a lane
-        for (int p = 0; p < pages; ++p) {
-            if (p % 32 == 0 && p + lane < pages) {
-                numbers = a.pages[(p + lane < first ? begin : after) + p + lane];
-            }
-            const int64_t number = __shfl_sync(~0u, numbers, p % 32);
-            const int b = p % 2;
-            if (elect_one()) {
-                if (p == max(0, pages - 3)) barrier_arrive(shared_address(&rest->draw));
-                const char *from = static_cast<const char *>(a.kv) + number * kPage;
-                for (int part = 0; part < 3; ++part) {
-                    const uint32_t full = shared_address(&rest->full[b][part]);
-                    const uint32_t bytes = part < 2 ? kHalf : kBlock;
-                    barrier_wait(shared_address(&rest->empty[b][part]), (phases >> b & 1) ^ 1);
-                    barrier_expect(full, bytes);
-                    bulk_copy(shared + (1 + b) * kPage + part * kHalf, from + part * kHalf, bytes,
-                              full);
-                }
-            }
-            __syncwarp();
-            phases ^= 1u << b;
+    __device__ void fetch_page(const char *from, int b) const {
+        for (uint32_t part = 0; part < 3; ++part) {
+            const uint32_t bytes = (part < 2 ? kHalf : kBlock) / kSmaller;
+            const uint32_t to = shared_ + (1 + b) * kPage + part * kHalf;
+            const uint32_t full =
+                shared_address(&(kInBytes<Stored> ? rest_->landed : rest_->full)[b][part]);
+            barrier_wait(shared_address(&rest_->empty[b][part]), (phases_ >> b & 1) ^ 1);
+            barrier_expect(full, bytes);
+            from = fetch_part(to, from, bytes, full);
         }
     }
-}
+    __device__ static const char *fetch_part(uint32_t to, const char *from, uint32_t bytes,
+                                             uint32_t barrier) {
+        constexpr uint32_t kBytes = kBlock / 2;
+        if constexpr (!kInBytes<Stored>) {
+            bulk_copy(to, from, bytes, barrier);
+        } else {
+            for (uint32_t at = 0; at < bytes; at += kBytes) {
+                bulk_copy(to + 2 * at + kBytes, from + at, kBytes, barrier);
+            }
+        }
+        return from + bytes;
+    }
+
+    // Each warp has every third block.
+    __device__ void widen_page(int b) {
+        constexpr int kEach = 4; // 16-byte chunks of half of the keys
+        const int lane = threadIdx.x % 32;
+        uint32_t places[2]; // 32 chunks on, these are 8 rows further down
+        widened_places(lane, places);
+#pragma unroll 1
+        for (uint32_t block = threadIdx.x / 32 % 4 - 1; block < kKeyDim / 64; block += 3) {
+            const uint32_t part = block / 4, to = shared_ + (1 + b) * kPage + block * kBlock;
+            barrier_wait(shared_address(&rest_->landed[b][part]), phases_ >> b & 1);
+#pragma unroll
+            for (uint32_t half = 0; half < 2; ++half) {
+                const uint32_t rows = to + half * (kBlock / 2);
+                uint4 bytes[kEach];
+#pragma unroll
+                for (int i = 0; i < kEach; ++i) {
+                    bytes[i] = load_shared(to + (2 + half) * (kBlock / 4) + (i * 32 + lane) * 16);
+                }
+                __syncwarp(); // all has been read that the second half overwrites
+#pragma unroll
+                for (int i = 0; i < kEach; ++i) {
+                    uint4 two[2];
+                    widen(bytes[i], two);
+                    store_shared(rows + i * 1024 + places[0], two[0]);
+                    store_shared(rows + i * 1024 + places[1], two[1]);
+                }
+            }
+            async_proxy_fence();
+            __syncwarp();
+            if (lane == 0) barrier_arrive(shared_address(&rest_->full[b][part]));
+        }
+        phases_ ^= 1u << b;
+    }
+
+    const AttentionArguments &a_;
+    const uint32_t shared_;
+    Rest *const rest_;
+    uint32_t phases_ = 0; // bit b: of page b of a pair
+};
 
 // ---- Products ----
 
@@ -176,11 +278,12 @@ struct Page {
     __device__ int left() const { return __shfl_sync(~0u, stretch.keys - key, 0); }
 };
 
-template <typename T, int Group> class Consumer {
+template <typename T, typename Stored, int Group> class Consumer {
+    using F = Factor<T, Stored>;
+
   public:
     __device__ Consumer(const AttentionArguments &a, unsigned char *shared, Rest *rest)
-        : a_(a), shared_(shared), rest_(rest), queries_(shared_address(shared)),
-          c_(a.scale * kLog2e) {}
+        : a_(a), shared_(shared), rest_(rest), queries_(shared_address(shared)) {}
 
     __device__ void run() {
         for (int n = 0;; ++n) {
@@ -227,6 +330,8 @@ template <typename T, int Group> class Consumer {
   private:
     __device__ static int lane() { return threadIdx.x % 32; }
     __device__ static int warp() { return threadIdx.x % 128 / 32; }
+    // From a score to a logit, in base 2.
+    __device__ float c() const { return kInBytes<Stored> ? rest_->c : a_.scale * kLog2e; }
     // The thread's rows of accumulators.
     __device__ static int row(int i) { return warp() * 16 + lane() / 4 + 8 * i; }
     __device__ uint32_t page(int b) const { return shared_address(shared_) + (1 + b) * kPage; }
@@ -252,7 +357,7 @@ template <typename T, int Group> class Consumer {
                 wgmma_fence();
             }
             wgmma_ss(s, queries_.at(k / 4 * kBlock + k % 4 * 32),
-                     keys.at(k / 4 * kBlock + k % 4 * 32), k > 0, T());
+                     keys.at(k / 4 * kBlock + k % 4 * 32), k > 0, F());
         }
         wgmma_commit();
     }
@@ -261,14 +366,14 @@ template <typename T, int Group> class Consumer {
         const Operand v = values(b);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < 4; ++k) add_values(o, p + 4 * k, v.at(k * 2048), T());
+        for (int k = 0; k < 4; ++k) add_values(o, p + 4 * k, v.at(k * 2048), F());
         wgmma_commit();
     }
     __device__ __forceinline__ void add(float (&o)[128], int b) const {
         const Operand v = values(b), p = weights(b);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < 4; ++k) add_values(o, p.at(k * 32), v.at(k * 2048), T());
+        for (int k = 0; k < 4; ++k) add_values(o, p.at(k * 32), v.at(k * 2048), F());
         wgmma_commit();
     }
 
@@ -296,9 +401,9 @@ template <typename T, int Group> class Consumer {
         if (of.left() < kPageKeys || stretch.start + of.key + kPageKeys - 1 > job.min_position) {
             mask(s, position_, stretch, of.key + lane() % 4 * 2, 0);
         }
-        const bool grew = softmax(s, maximum_, sum_, factor, c_);
+        const bool grew = softmax(s, maximum_, sum_, factor, c());
 #pragma unroll
-        for (int i = 0; i < 16; ++i) p[i] = pack(s[2 * i], s[2 * i + 1], T());
+        for (int i = 0; i < 16; ++i) p[i] = pack(s[2 * i], s[2 * i + 1], F());
         clear(of, b);
         named_barrier(kGroup + Group, 128); // the page's turned part has been read
         const int r = lane() % 16;
@@ -322,7 +427,7 @@ template <typename T, int Group> class Consumer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const float next = rest_->maximum[1 - Group][row(i)];
-            factor[i] = next == maximum_[i] ? 1.0f : exp2_approximate((maximum_[i] - next) * c_);
+            factor[i] = next == maximum_[i] ? 1.0f : exp2_approximate((maximum_[i] - next) * c());
             raised |= next != maximum_[i];
             maximum_[i] = next;
             sum_[i] *= factor[i];
@@ -414,7 +519,7 @@ template <typename T, int Group> class Consumer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const float sum = sums[0][row(i)] + sums[1][row(i)];
-            const float scale = sum > 0 ? 1.0f / sum : 0.0f;
+            const float scale = sum > 0 ? value_factor<Stored>(a_, 0) / sum : 0.0f;
             const Row of = job.rows[row(i)];
             // Of a row's four threads each has pairs of columns; each writes 8 neighbouring ones of every fourth block of 8.
             T *out = static_cast<T *>(a_.out) + int64_t{max(of.index, 0)} * kValueDim + Group * 256;
@@ -437,7 +542,7 @@ template <typename T, int Group> class Consumer {
                     make_uint4(x[0], x[1], x[2], x[3]);
             }
             if (Group == 1 && of.partial >= 0 && lane() % 4 == 0) {
-                a_.partial_lse[of.partial] = sum > 0 ? maximum_[i] * c_ + log2f(sum) : -INFINITY;
+                a_.partial_lse[of.partial] = sum > 0 ? maximum_[i] * c() + log2f(sum) : -INFINITY;
             }
         }
     }
@@ -446,23 +551,26 @@ template <typename T, int Group> class Consumer {
     unsigned char *const shared_;
     Rest *const rest_;
     const Operand queries_;
-    const float c_;
     uint32_t phase_[2] = {0, 0};
     int position_[2];
     float maximum_[2], sum_[2];
 };
 
-template <typename T> __global__ void __launch_bounds__(kThreads, 1)
+template <typename T, typename Stored> __global__ void __launch_bounds__(kThreads, 1)
     latent_attention_sm90(const __grid_constant__ AttentionArguments a) {
     extern __shared__ __align__(1024) unsigned char shared[];
     Rest *rest = reinterpret_cast<Rest *>(shared + kRest);
     if (threadIdx.x == 0) {
+        rest->c = a.scale * kLog2e * key_factor<Stored>(a, 0);
         constexpr int kWarps = kConsumers / 32;
         for (int i = 0; i < 2; ++i) {
             barrier_init(shared_address(&rest->job_full[i]), kFetchers);
             barrier_init(shared_address(&rest->job_empty[i]), kWarps + 1);
             for (int part = 0; part < 3; ++part) {
-                barrier_init(shared_address(&rest->full[i][part]), 1);
+                // In e4m3, of each block.
+                barrier_init(shared_address(&rest->full[i][part]),
+                             kInBytes<Stored> && part < 2 ? kHalf / kBlock : 1);
+                barrier_init(shared_address(&rest->landed[i][part]), 1);
                 barrier_init(shared_address(&rest->empty[i][part]), kWarps / 2);
             }
         }
@@ -475,16 +583,16 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x >= kConsumers) {
         registers_fewer<40>();
         if (threadIdx.x < kConsumers + 32) {
-            fetch_pages(a, shared_address(shared), rest);
+            Fetcher<T, Stored>(a, shared_address(shared), rest).fetch_pages();
         } else {
-            fetch_jobs<T>(a, shared_address(shared), rest);
+            Fetcher<T, Stored>(a, shared_address(shared), rest).fetch_jobs();
         }
     } else {
         registers_more<232>();
         if (__shfl_sync(~0u, threadIdx.x, 0) < 128) { // known to be the same in all lanes
-            Consumer<T, 0>(a, shared, rest).run();
+            Consumer<T, Stored, 0>(a, shared, rest).run();
         } else {
-            Consumer<T, 1>(a, shared, rest).run();
+            Consumer<T, Stored, 1>(a, shared, rest).run();
         }
     }
 }
@@ -494,14 +602,20 @@ template <typename T> __global__ void __launch_bounds__(kThreads, 1)
 cudaError_t launch_latent_attention_sm90(const AttentionArguments &a, int sms,
                                          cudaStream_t stream) {
     if (a.kv_heads != 1 || a.head_dim != kKeyDim || a.window != 0 || a.softcap > 0 ||
-        a.sinks != nullptr || a.kv_e4m3 || a.q_stride != int64_t{a.heads} * kKeyDim ||
+        a.sinks != nullptr || a.q_stride != int64_t{a.heads} * kKeyDim ||
         a.out_stride != int64_t{a.heads} * kValueDim) {
         return cudaErrorInvalidValue;
     }
-    const auto kernel = a.type == AttentionType::bf16 ? latent_attention_sm90<__nv_bfloat16>
-                                                      : latent_attention_sm90<__half>;
-    return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kSharedBytes, stream,
-                              a);
+    const auto launch = [&](auto kernel) {
+        return launch_with_shared(kernel, static_cast<unsigned>(sms), kThreads, kSharedBytes,
+                                  stream, a);
+    };
+    if (a.type == AttentionType::bf16) {
+        return a.kv_e4m3 ? launch(latent_attention_sm90<__nv_bfloat16, E4m3>)
+                         : launch(latent_attention_sm90<__nv_bfloat16, __nv_bfloat16>);
+    }
+    return a.kv_e4m3 ? launch(latent_attention_sm90<__half, E4m3>)
+                     : launch(latent_attention_sm90<__half, __half>);
 }
 
 } // namespace batchllm::cuda

@@ -12,16 +12,39 @@ constexpr int kOfHeuristic = TuningCache::kOfHeuristic;
 constexpr int64_t kLeastRepeats = 2, kMostRepeats = 5; // of a candidate that is timed
 constexpr double kRepeatedFlops = 5e12;                // of all its repeats: some 7 ms on an H200
 constexpr float kHopeless = 1.3f; // one that takes so much longer than the fastest is not repeated
-// Where the heuristic has fewer candidates than it was asked for, the fastest is tried with other clusters of CTAs. For
-// e4m3 with scales of rows it has one, which so takes up to a third less time (docs/lab/engine.md).
-constexpr cublasLtClusterShape_t kClusters[] = {
-    CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_4x1x1,
-    CUBLASLT_CLUSTER_SHAPE_1x2x1, CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x2x1,
-    CUBLASLT_CLUSTER_SHAPE_1x4x1};
-static_assert(TuningCache::kChanges == std::size(kClusters));
-// The cluster that is fastest for nearly all shapes from so many rows on: it is used until others have been timed.
-constexpr int32_t kLikelyCluster = 3;
-constexpr int64_t kLikelyRows = 2048;
+// Where the heuristic has fewer candidates than it was asked for, the fastest is tried in other forms: other clusters of
+// CTAs, and for few rows other tiles too. For e4m3 with scales of rows it has one, with tiles of 128 x 128, which so takes up
+// to a third less time, and up to 40 % less with 160 rows (docs/lab/engine.md, docs/lab/tensor-parallel.md).
+struct Form {
+    cublasLtClusterShape_t cluster;
+    cublasLtMatmulTile_t tile = CUBLASLT_MATMUL_TILE_UNDEFINED; // the heuristic's
+    int32_t option = 0;
+};
+constexpr Form kForms[] = {{CUBLASLT_CLUSTER_SHAPE_1x1x1},
+                           {CUBLASLT_CLUSTER_SHAPE_2x1x1},
+                           {CUBLASLT_CLUSTER_SHAPE_4x1x1},
+                           {CUBLASLT_CLUSTER_SHAPE_1x2x1},
+                           {CUBLASLT_CLUSTER_SHAPE_2x2x1},
+                           {CUBLASLT_CLUSTER_SHAPE_4x2x1},
+                           {CUBLASLT_CLUSTER_SHAPE_1x4x1},
+                           {CUBLASLT_CLUSTER_SHAPE_1x2x1, CUBLASLT_MATMUL_TILE_64x80, 1},
+                           {CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_MATMUL_TILE_64x80, 1},
+                           {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_MATMUL_TILE_64x112, 1},
+                           {CUBLASLT_CLUSTER_SHAPE_4x1x1, CUBLASLT_MATMUL_TILE_64x128},
+                           {CUBLASLT_CLUSTER_SHAPE_4x1x1, CUBLASLT_MATMUL_TILE_72x128},
+                           {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_MATMUL_TILE_128x56, 1},
+                           {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_MATMUL_TILE_128x64, 1},
+                           {CUBLASLT_CLUSTER_SHAPE_1x4x1, CUBLASLT_MATMUL_TILE_192x40, 1}};
+static_assert(TuningCache::kChanges == std::size(kForms));
+constexpr int32_t kClusters = 7; // of them the first, which have the heuristic's tile
+constexpr int64_t kFewRows = 512;
+// The form that is fast for nearly all shapes with so many rows: it is used until others have been timed. -1: the heuristic's.
+int32_t likely_form(int64_t rows) {
+    const auto padded = [&](int64_t tile) { return (rows + tile - 1) / tile * tile; };
+    if (rows >= 2048) return 3;
+    // Where tiles of 128 rows compute a sixth more than those of 80.
+    return rows > 128 && rows <= kFewRows && 7 * padded(80) <= 6 * padded(128) ? 7 : -1;
+}
 // Up to so many rows each padded number has an algorithm of its own: what is fastest for 256 rows may
 // have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
 constexpr int64_t kMostAlone = 2048;
@@ -135,10 +158,11 @@ Status Linear::describe(const Key &key, Product *product) const {
         RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
             product->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     }
-    if (key.gelu) {
-        const cublasLtEpilogue_t gelu = CUBLASLT_EPILOGUE_GELU_BIAS; // its approximation with tanh
+    if (key.bias) { // GELU: its approximation with tanh
+        const cublasLtEpilogue_t epilogue =
+            key.gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
         RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
-            product->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof gelu));
+            product->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     }
     RETURN_IF_CUBLAS(
         cublasLtMatrixLayoutCreate(&product->w, data_type(element), k, n, static_cast<int64_t>(k)));
@@ -151,10 +175,9 @@ Status Linear::describe(const Key &key, Product *product) const {
 
 // Where the scales of e4m3 and the bias are. They are part of a product's description.
 Status Linear::describe_vectors(const Product &product, const Matrix &w, const Input &x) {
-    if (w.gelu_bias != nullptr) {
-        RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(product.operation,
-                                                        CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                        &w.gelu_bias, sizeof w.gelu_bias));
+    if (w.bias != nullptr) {
+        RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
+            product.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &w.bias, sizeof w.bias));
     }
     if (w.scaling == Scaling::none) return {};
     RETURN_IF_CUBLAS(cublasLtMatmulDescSetAttribute(
@@ -261,9 +284,10 @@ TuningKey Linear::tuning_key(const Key &key) const {
             key.k,
             key.scaling == Scaling::none ? static_cast<int32_t>(element_) : scaled,
             static_cast<int32_t>(key.y_type),
-            key.gelu         ? 2
-            : key.accumulate ? 1
-                             : 0};
+            (key.gelu         ? 2
+             : key.accumulate ? 1
+                              : 0) +
+                (key.bias && !key.gelu ? 3 : 0)};
 }
 
 void Linear::remember(const TuningKey &key, int32_t candidate) {
@@ -287,11 +311,19 @@ Linear::algorithm_of(const Product &product,
     cublasLtMatmulAlgo_t algorithm = found[of_heuristic].algo;
     const int32_t change = candidate / kOfHeuristic - 1;
     if (change < 0) return algorithm;
-    const auto cluster = static_cast<uint16_t>(kClusters[change]);
+    const Form &form = kForms[change];
+    const auto cluster = static_cast<uint16_t>(form.cluster);
+    const auto tile = static_cast<uint32_t>(form.tile);
+    const auto set = [&](cublasLtMatmulAlgoConfigAttributes_t what, const auto &value) {
+        return cublasLtMatmulAlgoConfigSetAttribute(&algorithm, what, &value, sizeof value) ==
+               CUBLAS_STATUS_SUCCESS;
+    };
     cublasLtMatmulHeuristicResult_t fits{};
     const bool there =
-        cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
-                                             &cluster, sizeof cluster) == CUBLAS_STATUS_SUCCESS &&
+        set(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, cluster) &&
+        (tile == CUBLASLT_MATMUL_TILE_UNDEFINED ||
+         (set(CUBLASLT_ALGO_CONFIG_TILE_ID, tile) &&
+          set(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, form.option))) &&
         cublasLtMatmulAlgoCheck(handle_, product.operation, product.w, product.x, product.y,
                                 product.y, &algorithm, &fits) == CUBLAS_STATUS_SUCCESS &&
         fits.workspaceSize <= static_cast<size_t>(linear_workspace);
@@ -311,8 +343,9 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     int32_t candidate = cache_.find(cached);
     auto algorithm = algorithm_of(product, found, candidate);
     if (!algorithm && !times_) {
-        if (found.size() < kOfHeuristic && key.m >= kLikelyRows)
-            algorithm = algorithm_of(product, found, kOfHeuristic * (1 + kLikelyCluster));
+        const int32_t likely = likely_form(key.m);
+        if (found.size() < kOfHeuristic && likely >= 0)
+            algorithm = algorithm_of(product, found, kOfHeuristic * (1 + likely));
         *chosen = {algorithm ? *algorithm : found[0].algo, true};
         return {};
     }
@@ -392,7 +425,8 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
     };
     for (int32_t i = 0; i < static_cast<int32_t>(found.size()); ++i) RETURN_IF_ERROR(attempt(i));
     const int32_t unchanged = std::max(best, 0);
-    const int32_t changes = found.size() < kOfHeuristic ? TuningCache::kChanges : 0;
+    const int32_t possible = key.m <= kFewRows ? TuningCache::kChanges : kClusters;
+    const int32_t changes = found.size() < kOfHeuristic ? possible : 0;
     for (int32_t change = 1; change <= changes; ++change)
         RETURN_IF_ERROR(attempt(unchanged + change * kOfHeuristic));
     return std::max(best, 0);
@@ -411,8 +445,8 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input 
     }
     // In order, any choice gives the same bits.
     const bool alike = w.alike && !in_order_;
-    const Key key{padded_rows(rows), w.rows,    w.columns, y_type,
-                  accumulate,        w.scaling, alike,     w.gelu_bias != nullptr};
+    const Key key{padded_rows(rows), w.rows, w.columns,         y_type, accumulate,
+                  w.scaling,         alike,  w.bias != nullptr, w.gelu};
     auto found = products_.find(key);
     if (found == products_.end() && in_order_) {
         return error(BATCHLLM_ERROR_INTERNAL,

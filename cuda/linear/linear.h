@@ -37,8 +37,9 @@ struct Matrix {
     std::optional<Packing> packing = {};
     bool alike =
         false; // its products are chosen without timing: the same on devices that are the same
-    // [rows] of the compute type, 16 bits: y is gelu_tanh(x W^T + this), rounded once. Null: it is x W^T.
-    const void *gelu_bias = nullptr;
+    // [rows] of y's type: added to the sum before it is rounded. Null: nothing is.
+    const void *bias = nullptr;
+    bool gelu = false; // with a bias, in 16 bits: y is gelu_tanh of the sum, rounded once
 };
 
 // What W is multiplied with, in the type that W has.
@@ -123,7 +124,7 @@ class Linear {
         DType y_type;
         bool accumulate;
         Scaling scaling;
-        bool alike = false, gelu = false;
+        bool alike = false, bias = false, gelu = false;
         bool operator==(const Key &) const = default;
     };
     struct Hash {
@@ -132,7 +133,7 @@ class Linear {
             h = (h ^ static_cast<size_t>(key.n)) * 0xbf58476d1ce4e5b9u;
             h = (h ^ static_cast<size_t>(key.k)) * 0x94d049bb133111ebu;
             return h ^ static_cast<size_t>(key.y_type) ^ (key.accumulate ? 64u : 0u) ^
-                   (key.alike ? 32u : 0u) ^ (key.gelu ? 16u : 0u) ^
+                   (key.alike ? 32u : 0u) ^ (key.bias ? 8u : 0u) ^ (key.gelu ? 16u : 0u) ^
                    static_cast<size_t>(key.scaling) << 7;
         }
     };

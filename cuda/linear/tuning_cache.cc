@@ -64,7 +64,7 @@ bool TuningCache::parse(std::string_view text, std::string_view stamp,
         if (!take_number(&text, ' ', 1, most, &m) || !take_number(&text, ' ', 1, most, &n) ||
             !take_number(&text, ' ', 1, most, &k) || !take_number(&text, ' ', 0, 255, &element) ||
             !take_number(&text, ' ', 0, 255, &result) ||
-            !take_number(&text, ' ', 0, 2, &accumulate) ||
+            !take_number(&text, ' ', 0, 4, &accumulate) ||
             !take_number(&text, '\n', 0, kCandidates - 1, &candidate) ||
             read.size() >= kMostEntries) {
             return false;

@@ -5,7 +5,7 @@
 //     <m> <n> <k> <element> <result> <accumulate> <candidate>    a line each
 //     end <FNV-1a of all before it>
 //
-// accumulate: 0: y = product; 1: it is added to y; 2: y = GELU of it and a bias (Matrix::gelu_bias).
+// accumulate: 0: y = product; 1: it is added to y; 2: y = GELU of it and a bias (Matrix::gelu); 3, 4: as 0 and 1, with a bias.
 //
 // A file is believed whole or not at all; one of another version, which has other candidates, is not. The
 // worst that a forged one can do is to name a slow candidate. The library has such files inside for devices
@@ -31,7 +31,7 @@ struct TuningKey {
 class TuningCache {
   public:
     // Candidate c is the heuristic's c % kOfHeuristic, changed in the (c / kOfHeuristic)-th way (linear.cc; 0: not).
-    static constexpr int32_t kOfHeuristic = 8, kChanges = 7,
+    static constexpr int32_t kOfHeuristic = 8, kChanges = 15,
                              kCandidates = kOfHeuristic * (1 + kChanges);
     static constexpr size_t kMostEntries = 1 << 14;
 

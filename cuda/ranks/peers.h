@@ -17,6 +17,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "base/dtype.h"
+
 namespace batchllm::cuda {
 
 inline constexpr int32_t kMostPeers = 8;
@@ -41,6 +43,27 @@ struct PeerSum {
     const uint32_t *own_count = nullptr, *counts = nullptr, *ended = nullptr; // PeerSignals'
 };
 
+// x: [count], which becomes the sum, of f32 rounded once. f32, bf16 or f16, then x and the parts at multiples of 16 bytes and
+// count a multiple of 8; or int32.
+cudaError_t launch_peer_sum(const PeerSum &sum, DType type, void *x, int64_t count,
+                            cudaStream_t stream);
+cudaError_t launch_peer_sum(const PeerSum &sum, int32_t *x, int64_t count, cudaStream_t stream);
+
+// Of the same rows each rank has made some columns, which are put together. Columns begin at multiples of 4, and where the last
+// are no multiple of 4 there is room for more.
+struct PeerColumns {
+    struct Part {
+        const float *from = nullptr; // [rows, columns], stride apart
+        int64_t stride = 0;
+        int32_t begin = 0, columns = 0;
+    };
+    int32_t ranks = 0, rows = 0;
+    std::array<Part, kMostPeers> parts{};
+    float *to = nullptr; // [rows, columns of all], stride apart
+    int64_t stride = 0;
+};
+cudaError_t launch_put_together(const PeerColumns &columns, cudaStream_t stream);
+
 // For a kernel: to write what it writes to other ranks too.
 struct PeerCopies {
     int32_t count = 0;
@@ -50,14 +73,19 @@ struct PeerCopies {
 
 struct PeerBuffers {
     PeerSignals signals;
+    int64_t bytes = 0; // of each of the two buffers
     std::array<void *, 2> own{};
     std::array<PeerSum, 2> sums{};
-    std::byte *more =
-        nullptr; // what else was asked for; that of others is as far away as copies say
+    size_t turn = 0; // the buffer of the next sum
+    // What else was asked for; that of others is as far away as copies say.
+    std::byte *more = nullptr, *logits = nullptr;
     PeerCopies copies;
     bool owns_rows = false; // each rank can own rows: all ranks said so, and read them alike
 
-    explicit operator bool() const { return signals.ranks > 0; }
+    std::array<int64_t, kMostPeers> away{}; // bytes from what is here to a rank's
+    std::byte *of_rank(int32_t rank, std::byte *here) const {
+        return here + away[static_cast<size_t>(rank)];
+    }
 };
 
 } // namespace batchllm::cuda

@@ -14,13 +14,14 @@ namespace batchllm::cuda {
 struct SharedAsk {
     int64_t bytes = 0; // of each of two buffers
     int64_t more = 0;
+    int64_t logits = 0;
     // Where and how this rank reads the rows that their owners write to it. Empty: it cannot own rows.
     std::vector<int64_t> form_of_rows;
 };
 
 // Offsets of what follows the first buffer: the second, what else was asked for, and the signals.
 struct SharedLayout {
-    int64_t second = 0, more = 0, signals = 0, total = 0;
+    int64_t second = 0, more = 0, logits = 0, signals = 0, total = 0;
     bool owns_rows = false; // each rank can, and all read them alike
 };
 
@@ -28,15 +29,17 @@ struct SharedLayout {
 inline SharedLayout shared_layout(std::span<const SharedAsk> asked) {
     constexpr int64_t align = 256; // and so many bytes of signals
     const auto aligned = [](int64_t bytes) { return (bytes + align - 1) / align * align; };
-    int64_t each = 0, more = 0;
+    int64_t each = 0, more = 0, logits = 0;
     bool alike = true;
     for (const SharedAsk &ask : asked) {
         each = std::max(each, aligned(ask.bytes));
         more = std::max(more, aligned(ask.more));
+        logits = std::max(logits, aligned(ask.logits));
         alike = alike && ask.form_of_rows == asked.front().form_of_rows;
     }
-    const int64_t signals = 2 * each + more;
-    return {each, 2 * each, signals, signals + align, alike && !asked.front().form_of_rows.empty()};
+    const int64_t signals = 2 * each + more + logits;
+    return {each,    2 * each,        2 * each + more,
+            signals, signals + align, alike && !asked.front().form_of_rows.empty()};
 }
 
 } // namespace batchllm::cuda

@@ -22,7 +22,7 @@ int64_t Activations::shared_bytes(const StepBuffers &of) {
     return bytes;
 }
 
-Status Activations::allocate(const StepBuffers &of, std::byte *shared) {
+Status Activations::allocate(const StepBuffers &of, std::byte *shared, std::byte *of_logits) {
     const char *what = "activations", *scales = "scales";
     for (const auto &[room, buffer] : kRooms) {
         Room &one = this->*room;
@@ -52,9 +52,13 @@ Status Activations::allocate(const StepBuffers &of, std::byte *shared) {
     ASSIGN_OR_RETURN(activated_scales, zeroed_memory(of[StepBuffer::activated_scales], scales));
     ASSIGN_OR_RETURN(taken, zeroed_memory(of[StepBuffer::taken], what));
     ASSIGN_OR_RETURN(expanded, zeroed_memory(of[StepBuffer::expanded], "expanded weights"));
-    ASSIGN_OR_RETURN(logits, zeroed_memory(of[StepBuffer::logits], "logits"));
+    logits.at = of_logits;
+    if (of_logits == nullptr) {
+        ASSIGN_OR_RETURN(logits.own, zeroed_memory(of[StepBuffer::logits], "logits"));
+        logits.at = logits.own.data();
+        ASSIGN_OR_RETURN(others_logits, zeroed_memory(of[StepBuffer::others_logits], "logits"));
+    }
     ASSIGN_OR_RETURN(all_logits, zeroed_memory(of[StepBuffer::all_logits], "logits"));
-    ASSIGN_OR_RETURN(others_logits, zeroed_memory(of[StepBuffer::others_logits], "logits"));
     static_assert(sizeof(SampleResult) == sample_bytes);
     ASSIGN_OR_RETURN(samples, zeroed_memory(of[StepBuffer::samples], "samples"));
     logits_rows = of.logits_rows;

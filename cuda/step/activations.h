@@ -9,7 +9,7 @@
 namespace batchllm::cuda {
 
 struct Activations {
-    // Memory of its own, or where other ranks can write.
+    // Memory of its own, or that other ranks can access.
     struct Room {
         DeviceMemory own;
         std::byte *at = nullptr;
@@ -36,16 +36,16 @@ struct Activations {
     DeviceMemory expanded; // of a matrix in four bits, elements
     DeviceMemory
         taken; // [rows, columns of a matrix in four bits] elements, in the order of its columns
-    DeviceMemory layer_inputs;              // [rows, layers * LayerInputs::width]
-    DeviceMemory logits;                    // [logits_rows, padded vocabulary] f32
+    DeviceMemory layer_inputs; // [rows, layers * LayerInputs::width]
+    Room logits; // [logits_rows, padded vocabulary] f32; that of ranks the others read
     DeviceMemory all_logits, others_logits; // as StepBuffer's
     DeviceMemory samples; // [logits rows] SampleResult, which the next batch's fed tokens read
     int64_t logits_rows = 0;
 
     std::byte *second_delta() const { return delta.data() + delta.bytes() / 2; }
 
-    // shared: null, or shared_bytes() where other ranks can write.
-    Status allocate(const StepBuffers &of, std::byte *shared);
+    // shared, of_logits: null, or shared_bytes() and room for logits that other ranks can access.
+    Status allocate(const StepBuffers &of, std::byte *shared, std::byte *of_logits);
     static int64_t shared_bytes(const StepBuffers &of);
     // Room for so many samples. True: they have moved, and the stream was waited for.
     Result<bool> reserve_samples(int64_t rows, cudaStream_t stream);

@@ -128,6 +128,13 @@ bool are_launched_apart(const AdaptedProduct &p, DType element) {
 
 } // namespace
 
+int32_t AdaptedProduct::firsts(int32_t (&first)[kAdapterParts + 1]) const {
+    const int32_t count = together ? 1 : static_cast<int32_t>(parts.size());
+    for (int32_t p = 0; p < count; ++p) first[p] = parts[static_cast<size_t>(p)].first;
+    first[count] = (parts.back().first + parts.back().rows + 7) / 8 * 8;
+    return count;
+}
+
 AdaptedModel::AdaptedModel(const Model &model, DType element)
     : element_(element), products_(model.layers.size() * kLayerProducts + 2),
       embedding_(model.layers.size() * kLayerProducts) {
@@ -249,7 +256,8 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
             piece.rank = static_cast<int32_t>(change->rank());
             const auto same =
                 std::find_if(a_pieces.begin(), a_pieces.end(), [&](const auto &other) {
-                    return other.from->data == change->a.data && other.piece.rank == piece.rank;
+                    return other.from->data == change->a.data && other.piece.rank == piece.rank &&
+                           other.scale == change->scale;
                 });
             if (same != a_pieces.end()) {
                 of_entry.first = static_cast<int32_t>(same->to);
@@ -266,8 +274,8 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
                     piece.from_places = piece.size = piece.stride =
                         static_cast<int32_t>(change->rank());
                 }
-                a_pieces.push_back(
-                    {&change->a, bytes_of(change->a), p.looked_up > 0, piece, entry.ranks});
+                a_pieces.push_back({&change->a, bytes_of(change->a), p.looked_up > 0, change->scale,
+                                    piece, entry.ranks});
                 entry.ranks += ranks;
                 piece.ranks = ranks;
                 piece.rank = static_cast<int32_t>(change->rank());
@@ -288,7 +296,8 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
             } else {
                 entry.parts[i] = of_entry;
             }
-            b_pieces.push_back({&change->b, bytes_of(change->b), false, piece, b_bytes});
+            b_pieces.push_back(
+                {&change->b, bytes_of(change->b), false, change->scale, piece, b_bytes});
             if (!p.together) b_bytes += packed_b_elements(part.rows, ranks) * element;
         }
         if (entry.ranks == 0) continue;

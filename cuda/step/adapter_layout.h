@@ -44,6 +44,9 @@ struct AdaptedProduct {
     int32_t rows = 1;      // of x and y, of a token: turns of an expert
     int32_t looked_up = 0; // the embedding's: rows of A's transpose, a token each
     size_t launch = 0;     // the product whose launch it is in: of experts the first one's
+
+    // Where the launches' parts begin, and behind them the last one's end; how many there are.
+    int32_t firsts(int32_t (&first)[kAdapterParts + 1]) const;
 };
 
 // An adapter on the device is its entries, one for each product (but for experts', if it changes none), then A and B of each.
@@ -52,6 +55,7 @@ struct AdapterLayout {
         const Tensor *from; // of the adapter
         int64_t bytes;      // that it has
         bool transposed;    // on its way
+        float scale;        // of the change that it is of
         AdapterPiece piece; // but for the addresses
         int64_t to;
     };

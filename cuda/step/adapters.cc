@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "ranks/rank_group.h"
 
@@ -9,6 +10,7 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr uint8_t kAny = 1, kTall = 2; // form(); of the wanted rows to the left
+constexpr uint8_t kMerged = 8;
 
 int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 int64_t entry_bytes(const AdapterLayout &layout) {
@@ -55,6 +57,7 @@ StepAdapters::~StepAdapters() {
     for (Slot &slot : slots_) {
         if (slot.data != nullptr) cudaFreeAsync(slot.data, uploads_);
     }
+    drop_merged();
     if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
 }
 
@@ -74,6 +77,21 @@ Status StepAdapters::start() {
     uint64_t all = UINT64_MAX;
     RETURN_IF_CUDA(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &all));
     return {};
+}
+
+// To let the pool grow takes the host a millisecond or two, however little it is for.
+Status StepAdapters::grow_pool(int64_t bytes) {
+    constexpr uint64_t growth = uint64_t{256} << 20;
+    uint64_t reserved = 0, used = 0;
+    RETURN_IF_CUDA(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &reserved));
+    RETURN_IF_CUDA(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemCurrent, &used));
+    if (used + static_cast<uint64_t>(bytes) <= reserved) return {};
+    void *memory = nullptr;
+    if (cudaMallocFromPoolAsync(&memory, growth, pool_, uploads_) != cudaSuccess) {
+        cudaGetLastError(); // there may be as much as is needed now
+        return {};
+    }
+    return check_cuda(cudaFreeAsync(memory, uploads_), "adapters");
 }
 
 Result<int64_t> StepAdapters::bytes(const Adapter &adapter) const {
@@ -125,20 +143,30 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
         ASSIGN_OR_RETURN(to.loaded, Event::create(false));
     }
     const AdapterLayout &layout = packed->layout;
+    loaded_bytes_ += layout.bytes;
+    if (loaded_bytes_ + merged_.bytes() > room_) drop_merged();
+    RETURN_IF_ERROR(grow_pool(2 * layout.bytes)); // it, and what is sent
     void *memory = nullptr;
     RETURN_IF_ERROR(check_cuda(
         cudaMallocFromPoolAsync(&memory, static_cast<size_t>(layout.bytes), pool_, uploads_),
         "an adapter"));
     to.data = static_cast<std::byte *>(memory);
+    to.bytes = layout.bytes;
+    to.alone = 0;
     to.awaited = false;
     entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
     RETURN_IF_ERROR(send(*packed, to.data));
     RETURN_IF_CUDA(cudaEventRecord(to.loaded, uploads_));
+    to.changed.assign(layout.entries.size(), false);
     for (size_t i = 0; i < layout.entries.size(); ++i) {
-        int32_t &most = ranks_[model_.product(i).launch];
-        if (layout.entries[i].ranks <= most) continue;
-        most = layout.entries[i].ranks;
-        grown_ = true;
+        to.changed[i] = layout.entries[i].ranks > 0;
+        const AdapterEntry &entry = layout.entries[i];
+        const size_t launch = model_.product(i).launch;
+        for (const AdapterPart &part : entry.parts) {
+            part_ranks_[launch] = std::max(part_ranks_[launch], part.rank);
+        }
+        grown_ = grown_ || entry.ranks > ranks_[launch];
+        ranks_[launch] = std::max(ranks_[launch], entry.ranks);
     }
     to.packed = std::move(packed);
     return {};
@@ -147,6 +175,8 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
 void StepAdapters::unload(int32_t slot) {
     const auto place = static_cast<size_t>(slot);
     if (place >= slots_.size() || slots_[place].data == nullptr) return;
+    if (merged_.slot() == slot) drop_merged();
+    loaded_bytes_ -= slots_[place].bytes;
     cudaFreeAsync(slots_[place].data, uploads_);
     slots_[place].data = nullptr;
     entries_[place] = nullptr;
@@ -211,6 +241,50 @@ Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
     return check_cuda(cudaFreeAsync(raw, uploads_), "an adapter on its way");
 }
 
+// ---- Merging ------------------------------------------------------------------------------------
+
+void StepAdapters::set_merging(const std::vector<DeviceLayer> *layers, int64_t after_tokens,
+                               int64_t room, cudaStream_t steps) {
+    layers_ = layers;
+    merge_after_ = reproducible_ ? 0 : after_tokens;
+    room_ = room;
+    steps_ = steps;
+}
+
+// In the order of steps, as its memory is taken.
+void StepAdapters::drop_merged() {
+    if (merged_.slot() < 0) return;
+    cudaFreeAsync(merged_.memory(), steps_);
+    merged_.clear();
+    merged_anew_ = false;
+    form_ = 0; // of a step that has been launched
+}
+
+// Steps have cost by then what merging costs. Memory is taken while the last of them runs.
+bool StepAdapters::run_merged(int32_t slot, int64_t tokens) {
+    if (slot < 0 || merge_after_ == 0) return false;
+    if (merged_.slot() == slot) return true;
+    Slot &own = slots_[static_cast<size_t>(slot)];
+    if (own.alone < merge_after_) {
+        own.alone += tokens;
+        return false;
+    }
+    const int64_t bytes = MergedLayers::bytes(*layers_, own.changed, element_);
+    if (bytes == 0 || loaded_bytes_ + bytes > room_) return false;
+    drop_merged();
+    void *memory = nullptr;
+    if (cudaMallocFromPoolAsync(&memory, static_cast<size_t>(bytes), pool_, steps_) !=
+        cudaSuccess) {
+        cudaGetLastError();
+        merge_after_ = 0; // another process has the memory
+        return false;
+    }
+    own.alone = 0;
+    merged_.place(slot, *layers_, model_, own.changed, element_, static_cast<std::byte *>(memory));
+    merged_anew_ = true;
+    return true;
+}
+
 // ---- A step -------------------------------------------------------------------------------------
 
 // The section: how many tiles all rows and the wanted ones have; the rows' entries, rows and tiles of both, those of all
@@ -218,8 +292,13 @@ Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
 Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
                            int64_t wanted_rows, bool gather, StepInput *input, Staging *staging) {
     form_ = 0;
+    int32_t alone = -1; // the slot of all tokens
+    bool several = false;
     for (const ContextNode &node : batch.nodes) {
-        if (node.adapter < 0 || node.token_count == 0) continue;
+        if (node.token_count == 0) continue;
+        several = several || (node.token_begin > 0 && node.adapter != alone);
+        alone = node.adapter;
+        if (node.adapter < 0) continue;
         if (static_cast<size_t>(node.adapter) >= slots_.size() ||
             slots_[static_cast<size_t>(node.adapter)].data == nullptr) {
             return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: adapter slot %d is empty",
@@ -227,7 +306,11 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
         }
         form_ = kAny;
     }
-    if (form_ == 0) return input->stage_room<int32_t>(kAdapters, 0, staging).status();
+    const bool merged = !several && run_merged(alone, static_cast<int64_t>(batch.tokens.size()));
+    if (merged) form_ = kMerged | (merged_.leaves_any() ? kAny : 0);
+    merged_steps_ += merged ? 1 : 0;
+    slot_of_row_.clear();
+    if ((form_ & kAny) == 0) return input->stage_room<int32_t>(kAdapters, 0, staging).status();
     slot_of_row_.assign(batch.tokens.size(), -1);
     for (const ContextNode &node : batch.nodes) {
         std::fill_n(slot_of_row_.begin() + node.token_begin, node.token_count, node.adapter);
@@ -241,15 +324,22 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     }
     wanted_.list(slot_of_wanted_, entries_, reproducible_);
     const auto kind = [](const AdapterLists &lists) { return lists.tall ? kTall : 0; };
-    form_ = static_cast<uint8_t>(kAny | kind(all_) | (gather ? kind(wanted_) << 1 : 0));
+    form_ = static_cast<uint8_t>((form_ & kMerged) | kAny | kind(all_) |
+                                 (gather ? kind(wanted_) << 1 : 0));
     constexpr auto tile = static_cast<int64_t>(sizeof(AdapterTile));
     constexpr auto entry = static_cast<int64_t>(sizeof(const AdapterEntry *));
     const int64_t others = gather ? wanted_rows : 0;
+    const auto blocks = [](int64_t rows) { return (rows + kAdapterBlock - 1) / kAdapterBlock; };
     of_wanted_.entries = 16;
     of_all_.entries = of_wanted_.entries + align(entry * others);
-    of_wanted_.rows = of_all_.entries + align(entry * tokens);
+    of_wanted_.block_counts = of_all_.entries + align(entry * tokens);
+    of_all_.block_counts = of_wanted_.block_counts + align(4 * blocks(others));
+    of_wanted_.rows = of_all_.block_counts + align(4 * blocks(tokens));
     of_all_.rows = of_wanted_.rows + align(4 * others);
-    of_wanted_.tiles = of_all_.rows + align(4 * tokens);
+    of_wanted_.block_entries = of_all_.rows + align(4 * tokens);
+    of_all_.block_entries =
+        of_wanted_.block_entries + align(entry * kAdapterBlock * blocks(others));
+    of_wanted_.tiles = of_all_.block_entries + align(entry * kAdapterBlock * blocks(tokens));
     of_all_.tiles = of_wanted_.tiles + tile * others;
     const int64_t bytes = of_all_.tiles + tile * static_cast<int64_t>(all_.tiles.size());
     ASSIGN_OR_RETURN(std::byte *const to, input->stage_room<std::byte>(kAdapters, bytes, staging));
@@ -264,6 +354,8 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
         };
         copy(places.entries, lists.entries);
         copy(places.rows, lists.rows);
+        copy(places.block_counts, lists.block_counts);
+        copy(places.block_entries, lists.block_entries);
         copy(places.tiles, lists.tiles);
     };
     put(of_all_, all_, 0);
@@ -287,15 +379,29 @@ Result<bool> StepAdapters::reserve(int64_t rows, cudaStream_t stream) {
 }
 
 Status StepAdapters::wait(cudaStream_t stream) {
-    if (form_ == 0) return {};
-    for (const int32_t slot : slot_of_row_) {
-        if (slot < 0 || slots_[static_cast<size_t>(slot)].awaited) continue;
+    const auto wait_for = [&](int32_t slot) -> Status {
         Slot &own = slots_[static_cast<size_t>(slot)];
-        RETURN_IF_CUDA(cudaStreamWaitEvent(stream, own.loaded, 0));
+        if (own.awaited) return {};
         own.awaited = true;
+        return check_cuda(cudaStreamWaitEvent(stream, own.loaded, 0), "an adapter");
+    };
+    for (const int32_t slot : slot_of_row_) {
+        if (slot >= 0) RETURN_IF_ERROR(wait_for(slot));
     }
-    return {};
+    if (!std::exchange(merged_anew_, false)) return {};
+    RETURN_IF_ERROR(wait_for(merged_.slot()));
+    return merged_.launch(*layers_, model_, element_, entries_[static_cast<size_t>(merged_.slot())],
+                          stream);
 }
+
+bool StepAdapters::changes(size_t product) const {
+    if ((form_ & kAny) == 0 || ranks_[product] == 0) return false;
+    return (form_ & kMerged) == 0 || merged_.leaves(product);
+}
+const std::vector<DeviceLayer> *StepAdapters::merged() const {
+    return (form_ & kMerged) != 0 ? &merged_.layers() : nullptr;
+}
+bool StepAdapters::is_merged(uint8_t form) { return (form & kMerged) != 0; }
 
 bool StepAdapters::changes_experts() const {
     return std::any_of(ranks_.begin() + static_cast<std::ptrdiff_t>(model_.head()) + 1,
@@ -310,7 +416,9 @@ AdapterWork StepAdapters::work(bool wanted, const StepInput &input) const {
             reinterpret_cast<const AdapterTile *>(section + places.tiles),
             reinterpret_cast<const int32_t *>(section + places.rows),
             reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
-            (form & kTall) != 0};
+            (form & kTall) != 0,
+            reinterpret_cast<const int32_t *>(section + places.block_counts),
+            reinterpret_cast<const AdapterEntry *const *>(section + places.block_entries)};
 }
 
 AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInput &input) const {
@@ -321,24 +429,27 @@ AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInp
     // A tile of turns has the entries of its expert on.
     a.product = static_cast<int32_t>(addition.product);
     a.most_ranks = ranks_[addition.product];
+    a.most_of_part = part_ranks_[addition.product];
     a.x = addition.x.data;
     a.columns = product.columns;
     a.x_rows = addition.x_rows;
     a.x_scales = addition.x.scales;
     a.x_scaling = addition.scaling;
     a.x_scale_stride = padded_rows(addition.rows);
-    a.t = sums_.as<float>();
+    a.t = sums_.data();
+    // What the embedding's change is looked up in is f32. Short tiles are faster in ranges, but the product of gate and up takes
+    // none.
+    const bool feeds =
+        addition.product < model_.embedding() &&
+        addition.product % kLayerProducts == static_cast<size_t>(LayerProduct::gate_up);
+    a.whole = addition.product != model_.embedding() && (a.work.tall || feeds) &&
+              adapter_sums_are_whole(element_, addition.scaling, hopper_);
     a.t_rows = static_cast<int32_t>(sum_rows_ * product.rows);
     a.t_stride = a.most_ranks;
     a.y = addition.y;
     a.y_type = addition.y_type;
     a.width = product.width;
-    a.parts = product.together ? 1 : static_cast<int32_t>(product.parts.size());
-    for (int32_t p = 0; p < a.parts; ++p) {
-        a.first[p] = product.parts[static_cast<size_t>(p)].first;
-    }
-    const AdaptedPart &last = product.parts.back();
-    a.first[a.parts] = (last.first + last.rows + 7) / 8 * 8;
+    a.parts = product.firsts(a.first);
     a.turns = product.turns;
     a.alpha = addition.alpha;
     a.first_row = addition.first_row;

@@ -18,6 +18,7 @@
 #include "linear/linear.h"
 #include "step/adapter_layout.h"
 #include "step/input.h"
+#include "step/merged_layers.h"
 
 namespace batchllm::cuda {
 
@@ -50,9 +51,9 @@ class PackedOnHost final : public PackedAdapter {
 
 class StepAdapters {
   public:
-    StepAdapters(const Model &model, DType element, int sms, bool reproducible)
-        : model_(model, element), element_(element), sms_(sms), reproducible_(reproducible),
-          ranks_(model_.products()) {}
+    StepAdapters(const Model &model, DType element, int sms, bool hopper, bool reproducible)
+        : model_(model, element), element_(element), sms_(sms), hopper_(hopper),
+          reproducible_(reproducible), ranks_(model_.products()), part_ranks_(model_.products()) {}
     StepAdapters(const StepAdapters &) = delete;
     StepAdapters &operator=(const StepAdapters &) = delete;
     ~StepAdapters();
@@ -81,10 +82,22 @@ class StepAdapters {
     // The stream goes on once the staged step's adapters are there.
     Status wait(cudaStream_t stream);
 
-    // Steps of one form and size are the same launches. 0: no row has an adapter.
+    // Steps of one form and size are the same launches, until layers are merged anew. 0: no row has an adapter.
     uint8_t form() const { return form_; }
     // Whether the staged step has launches beside this product; of experts, their first's.
-    bool changes(size_t product) const { return form_ != 0 && ranks_[product] > 0; }
+    bool changes(size_t product) const;
+
+    // From now on steps whose tokens all have one adapter may run on layers that have its changes in them
+    // (step/merged_layers.h), once there have been so many such tokens (0: never) and if these layers take no more of the room
+    // than loaded adapters leave. layers: the model's. steps: the stream that all steps run on.
+    void set_merging(const std::vector<DeviceLayer> *layers, int64_t after_tokens, int64_t room,
+                     cudaStream_t steps);
+    // The layers that the staged step runs on instead of the model's; null: it runs on those.
+    const std::vector<DeviceLayer> *merged() const;
+    // The staged step is the first on layers that have been merged anew: other steps' graphs of such forms are out of date.
+    bool merged_anew() const { return merged_anew_; }
+    static bool is_merged(uint8_t form);
+    int64_t merged_steps() const { return merged_steps_; } // so far
     // Whether adapters change any experts, since one was loaded that does.
     bool changes_experts() const;
     // The staged step's, of all rows or of the wanted ones of a step that gathers.
@@ -115,31 +128,44 @@ class StepAdapters {
   private:
     struct Slot {
         std::byte *data = nullptr; // of the pool
+        int64_t bytes = 0;
+        std::vector<bool> changed; // [products]
+        int64_t alone = 0; // tokens of steps that have this adapter alone, since it was last merged
         Event loaded;
         bool awaited = false;                       // by the steps' stream
         std::shared_ptr<const PackedOnHost> packed; // while it is copied
     };
     // Where the staged step's lists are, of all rows or of the wanted ones, in bytes from the section's beginning.
     struct Places {
-        int64_t entries, rows, tiles;
+        int64_t entries, rows, block_counts, block_entries, tiles;
     };
 
     Status start();
+    // Whether a step whose tokens all have this adapter (-1: they have not) runs on merged layers, which may be new.
+    bool run_merged(int32_t slot, int64_t tokens);
+    void drop_merged();
+    Status grow_pool(int64_t bytes);
     Status send(const PackedOnHost &packed, std::byte *to);
 
     AdaptedModel model_;
     DType element_;
     int sms_;
-    bool reproducible_;
+    bool hopper_, reproducible_;
     cudaMemPool_t pool_ = nullptr;
     Stream uploads_;
     std::shared_ptr<PinnedMemories> pinned_ = std::make_shared<PinnedMemories>();
     std::vector<Slot> slots_;
     std::vector<const AdapterEntry *> entries_; // [slots]
-    std::vector<int32_t> ranks_;                // [products] the most of any adapter so far
-    bool grown_ = false;                        // since reserve()
-    DeviceMemory sums_;                         // t of one product at a time
+    // [products] the most of any adapter so far, and of a part
+    std::vector<int32_t> ranks_, part_ranks_;
+    bool grown_ = false; // since reserve()
+    DeviceMemory sums_;  // t of one product at a time
     int64_t sum_rows_ = 0;
+    const std::vector<DeviceLayer> *layers_ = nullptr;
+    int64_t merge_after_ = 0, room_ = 0, loaded_bytes_ = 0, merged_steps_ = 0;
+    cudaStream_t steps_ = nullptr;
+    MergedLayers merged_;
+    bool merged_anew_ = false; // to be launched
     // Of the staged step.
     std::vector<int32_t> slot_of_row_, slot_of_wanted_;
     AdapterLists all_, wanted_;

@@ -198,12 +198,14 @@ void StepAttention::set_shape(const Shape &shape, WorklistOptions *options) cons
     options->heads = shape.heads;
     options->kv_heads = shape.kv_heads;
     options->head_dim = shape.head_dim;
-    options->kv_bytes = static_cast<int32_t>(dtype_bytes(kv_type_));
+    const bool expanded = &shape == &plain_shape_;
+    options->kv_bytes = static_cast<int32_t>(dtype_bytes(expanded ? element_ : kv_type_));
     options->widened_room = shape.room;
     options->window = shape.window;
     options->sms = options_.sms;
     options_.family->set_costs(options);
     options->share = options_.share;
+    if (shape.latent()) options->wide_from_scratch = false; // its kernels widen as they read
     if (tiles(shape)) set_latent_costs(options);
     options->together = together_;
 }
@@ -213,23 +215,24 @@ Status StepAttention::stage_worklist(Shape *shape, int32_t tokens, StepInput *in
     WorklistOptions options;
     set_shape(*shape, &options);
     Worklist &list = shape->list;
+    const int64_t room = std::min(slots_, partial_out_.bytes() / (4 * shape->out_size()));
     if (options_.reproducible) {
         build_worklist_by_position(nodes_, tokens, options, &list);
     } else {
         build_worklist(nodes_, tokens, options, &list);
     }
-    if (list.slots > slots_ &&
+    if (list.slots > room &&
         !options_.reproducible) { // more partials than there is room for: split nothing
         options.matrix_split = options.stream_split = 1e-9;
         build_worklist(nodes_, tokens, options, &list);
     }
-    if (list.slots > slots_ && !options_.reproducible) {
+    if (list.slots > room && !options_.reproducible) {
         options.share = false;
         build_worklist(nodes_, tokens, options, &list);
     }
-    if (list.slots > slots_) {
+    if (list.slots > room) {
         return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: %d partial rows, room for %lld",
-                     list.slots, static_cast<long long>(slots_));
+                     list.slots, static_cast<long long>(room));
     }
     const bool cut = !options_.fused && !shape->latent() && shape != &plain_shape_;
     if (cut) split_by_kind(shape);
@@ -325,7 +328,8 @@ Status StepAttention::launch_plain_latents(size_t layer, const AttentionTensors 
     const auto *expanded = input.at<int32_t>(expanded_section_);
     const auto pages = static_cast<int32_t>(plain_.expanded.size());
     RETURN_IF_CUDA(launch_latent_expand({tensors.kv, pages_of(layer, input), expanded, pages,
-                                         of.heads, of.latent.plain, keys, values, expanded_.data()},
+                                         of.heads, of.latent.plain, keys, values, expanded_.data(),
+                                         kv_type_ == DType::e4m3, tensors.k_scale},
                                         element_, options_.sms, stream));
     AttentionArguments a = arguments(plain_shape_, input);
     a.scale = static_cast<float>(of.scale);

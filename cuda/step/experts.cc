@@ -231,7 +231,7 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
 
 Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const Input &x,
                         std::span<const AddNormArguments> ends, const AdaptedExperts *adapted,
-                        Profile *profile, cudaStream_t stream) {
+                        Profile *profile, cudaStream_t stream, const CombineNorms &norms) {
     const Experts &experts = *layer.experts();
     const SharedExperts *both = layer.shared();
     int32_t count = 0;
@@ -249,7 +249,8 @@ Status StepExperts::run(const Layer &layer, const DeviceExperts &weights, const 
                              routed.weights + begin * routed.chosen,
                              gated ? logits() + routed.experts + begin * routed.stride : nullptr,
                              routed.stride,
-                             routed.chosen};
+                             routed.chosen,
+                             norms};
         if (both == nullptr) sum.add.delta = nullptr;
         RETURN_IF_CUDA(launch_combine(sum, stream));
         begin += end.count;

@@ -45,9 +45,10 @@ class StepExperts {
     // After logits() was filled. x: [rows, hidden] elements, or e4m3 with scales (Scaling::turns, or of packed weights
     // whole_turns) where the weights are. ends: what becomes of the result, each of as many rows as it says, in order;
     // its delta: the shared expert's of these rows, where the layer has one, or null. adapted: null: no step has adapters.
+    // norms: where the layer has one.
     Status run(const Layer &layer, const DeviceExperts &weights, const Input &x,
                std::span<const AddNormArguments> ends, const AdaptedExperts *adapted,
-               Profile *profile, cudaStream_t stream);
+               Profile *profile, cudaStream_t stream, const CombineNorms &norms = {});
 
     // [experts] of the layer that ran last, after all that was enqueued.
     Result<std::vector<int64_t>> turns_of_each() const;

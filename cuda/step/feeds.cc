@@ -22,10 +22,11 @@ constexpr DeviceNorm kNoNorm;
 // In reproducible steps products are cuBLASLt's alone, whatever the number of rows is. What is in e4m3 is faster with two
 // launches (docs/lab/engine.md). What adapters add costs less in one product.
 bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows,
-                           bool adapted) const {
+                           const AdapterArguments *adapters) const {
     constexpr int64_t least_adapted = 256; // tokens
     return parts_.options.has_gated_products() &&
-           rows >= (adapted ? least_adapted : least_gated_tokens) &&
+           (adapters == nullptr || takes_gated_adapters(*adapters)) &&
+           rows >= (adapters != nullptr ? least_adapted : least_gated_tokens) &&
            w.gate_up.scaling == Scaling::none && w.down.scaling == Scaling::none &&
            takes_gated(parts_.element(), f);
 }
@@ -57,24 +58,24 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
         gate_up = own.w;
         rows_of_x = own.x;
     }
+    const StepAdapters::Addition addition{place.number(),       x,       Scaling::none,    rows,
+                                          of.wanted != nullptr, nullptr, parts_.element(), 1};
+    AdapterArguments adapters;
+    if (adapted) adapters = parts_.adapters.arguments(addition, parts_.input);
+    const AdapterArguments *const changes = adapted ? &adapters : nullptr;
     if (!gate_up.packing && gate_up.scaling == Scaling::none &&
-        in_one_product(w, f, rows, adapted)) {
-        GatedArguments product{parts_.element(),
-                               f.activation,
-                               rows_of_x.data,
-                               gate_up.data,
-                               buffers.activated.data(),
-                               static_cast<int32_t>(rows),
-                               static_cast<int32_t>(gate_up.columns),
-                               f.width};
-        AdapterArguments adapters;
-        if (adapted) {
-            ASSIGN_OR_RETURN(adapters, parts_.adapters.shrink({place.number(), x, Scaling::none,
-                                                               rows, of.wanted != nullptr, nullptr,
-                                                               parts_.element(), 1},
-                                                              parts_.input, stream));
-            product.adapters = &adapters;
-        }
+        in_one_product(w, f, rows, changes)) {
+        if (adapted)
+            RETURN_IF_ERROR(parts_.adapters.shrink(addition, parts_.input, stream).status());
+        const GatedArguments product{parts_.element(),
+                                     f.activation,
+                                     rows_of_x.data,
+                                     gate_up.data,
+                                     buffers.activated.data(),
+                                     static_cast<int32_t>(rows),
+                                     static_cast<int32_t>(gate_up.columns),
+                                     f.width,
+                                     changes};
         RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
         return parts_.profile.mark(Part::gate_up, stream);
     }
@@ -113,7 +114,7 @@ Status Feeds::shared_expert(size_t index, const FeedForward &f, const Input &x,
     RETURN_IF_ERROR(parts_.profile.mark(Part::down, stream));
     // Else ranks add it up with what the experts make.
     if (w.experts.after) RETURN_IF_ERROR(residual_.sum(delta, rows, stream));
-    if (!w.after_shared) return {};
+    if (!w.after_shared || (w.experts.after && !parts_.options.rank)) return {};
     const AddNormArguments in_place{type, type,           delta, nullptr, nullptr, {},
                                     1,    w.after_shared, delta, count,   hidden};
     RETURN_IF_CUDA(launch_add_norm(in_place, stream));
@@ -132,9 +133,9 @@ Status Feeds::route(size_t index, const Experts &experts, const Input &x, const 
 }
 
 // The shared expert into Activations::delta, then the experts, and what ends the layer. All of its matrices are of the
-// compute type, or the experts' alone are in e4m3. Where router and experts have norms of their own,
-// Activations::normed has the input of each in turn. Where a norm stands after the experts, their sum is added to the
-// delta first. Ranks add up what they have made before anything else is done with it.
+// compute type, or the experts' alone are in e4m3. Where router and experts have norms of their own, and what ended the
+// mixer has not made them, Activations::normed has the input of each in turn. Where a norm stands after the experts, ranks
+// add their sum to the delta first. They add up what they have made before anything else is done with it.
 Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts *both,
                       const StepRows &rows, cudaStream_t stream) {
     const DeviceLayer &w = parts_.layer(index);
@@ -146,12 +147,15 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
     if (!apart) RETURN_IF_ERROR(route(index, experts, x, rows, stream));
     if (both != nullptr) RETURN_IF_ERROR(shared_expert(index, both->shared, x, rows, stream));
     if (apart) {
-        const DeviceNorm &of_router = w.experts.router_norm;
-        RETURN_IF_ERROR(residual_.norm(of_router, Scaling::none, rows, stream));
-        RETURN_IF_ERROR(
-            route(index, experts, residual_.normed(of_router, Scaling::none, rows), rows, stream));
-        RETURN_IF_ERROR(residual_.norm(w.experts.before, Scaling::none, rows, stream));
-        of_experts = residual_.normed(w.experts.before, Scaling::none, rows);
+        const bool made = residual_.makes_expert_inputs(index);
+        const auto input = [&](const DeviceNorm &norm, bool of_router) -> Result<Input> {
+            if (made) return residual_.expert_input(of_router, rows);
+            RETURN_IF_ERROR(residual_.norm(norm, Scaling::none, rows, stream));
+            return residual_.normed(norm, Scaling::none, rows);
+        };
+        ASSIGN_OR_RETURN(const Input of_router, input(w.experts.router_norm, true));
+        RETURN_IF_ERROR(route(index, experts, of_router, rows, stream));
+        ASSIGN_OR_RETURN(of_experts, input(w.experts.before, false));
     }
     const bool ends = !parts_.model.layer_inputs; // the layer
     const ResidualStream::First after = residual_.after(index);
@@ -160,7 +164,7 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
     const bool summed_apart = bool(w.experts.after);
     const bool ranks = bool(parts_.options.rank);
     // The launch that adds up the experts' results passes on no e4m3.
-    const bool normed_apart = !ranks && !summed_apart && next_scaling != Scaling::none;
+    const bool normed_apart = !ranks && next_scaling != Scaling::none;
     const ResidualStream::Ending ending{w.down,
                                         nullptr,
                                         nullptr,
@@ -175,9 +179,16 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
     Profile *profile = &parts_.profile;
     const AdaptedExperts adapted{parts_.adapters, parts_.input, index, rows.wanted != nullptr,
                                  w.experts.in_e4m3() ? x : of_experts};
-    const auto run = [&](std::span<const AddNormArguments> to) {
-        return parts_.experts.run(described, w.experts, of_experts, to, &adapted, profile, stream);
+    const auto run = [&](std::span<const AddNormArguments> to, const CombineNorms &norms = {}) {
+        return parts_.experts.run(described, w.experts, of_experts, to, &adapted, profile, stream,
+                                  norms);
     };
+    if (!ranks) {
+        CombineNorms norms;
+        if (summed_apart) norms = {w.after_shared, w.experts.after};
+        RETURN_IF_ERROR(run({&end, 1}, norms));
+        return normed_apart ? residual_.norm(*next, next_scaling, rows, stream) : Status();
+    }
     void *delta = parts_.activations.delta.data();
     AddNormArguments sum{element,
                          type,
@@ -190,35 +201,27 @@ Status Feeds::experts(size_t index, const Experts &experts, const SharedExperts 
                          nullptr,
                          end.count,
                          parts_.model.hidden};
-    if (!ranks && !summed_apart) {
-        RETURN_IF_ERROR(run({&end, 1}));
-        return normed_apart ? residual_.norm(*next, next_scaling, rows, stream) : Status();
-    }
-    if (!ranks) {
-        RETURN_IF_ERROR(run({&sum, 1}));
-    } else {
-        AddNormArguments own = sum;
-        own.after = {};
-        own.fresh = true;
-        if (!summed_apart) {
-            std::vector<AddNormArguments> owners;
-            for (const ResidualStream::Room &room : residual_.part_rooms(rows)) {
-                own.residual = room.data;
-                own.count = static_cast<int32_t>(room.count);
-                own.delta = static_cast<std::byte *>(delta) +
-                            room.begin * parts_.model.hidden * dtype_bytes(type);
-                owners.push_back(own);
-            }
-            RETURN_IF_ERROR(run(owners));
-            return residual_.add_up(nullptr, rows, end, stream);
+    AddNormArguments own = sum;
+    own.after = {};
+    own.fresh = true;
+    if (!summed_apart) {
+        std::vector<AddNormArguments> owners;
+        for (const ResidualStream::Room &room : residual_.part_rooms(rows)) {
+            own.residual = room.data;
+            own.count = static_cast<int32_t>(room.count);
+            own.delta = static_cast<std::byte *>(delta) +
+                        room.begin * parts_.model.hidden * dtype_bytes(type);
+            owners.push_back(own);
         }
-        own.residual = parts_.activations.second_delta();
-        own.delta = nullptr;
-        RETURN_IF_ERROR(run({&own, 1}));
-        RETURN_IF_ERROR(residual_.sum(own.residual, rows, stream));
-        sum.delta = own.residual;
-        RETURN_IF_CUDA(launch_add_norm(sum, stream));
+        RETURN_IF_ERROR(run(owners));
+        return residual_.add_up(nullptr, rows, end, stream);
     }
+    own.residual = parts_.activations.second_delta();
+    own.delta = nullptr;
+    RETURN_IF_ERROR(run({&own, 1}));
+    RETURN_IF_ERROR(residual_.sum(own.residual, rows, stream));
+    sum.delta = own.residual;
+    RETURN_IF_CUDA(launch_add_norm(sum, stream));
     RETURN_IF_CUDA(launch_add_norm(end, stream));
     return profile->mark(Part::norm, stream);
 }

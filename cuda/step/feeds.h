@@ -23,7 +23,7 @@ class Feeds {
     Status experts(size_t layer, const Experts &experts, const SharedExperts *both,
                    const StepRows &rows, cudaStream_t stream);
     bool in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows,
-                        bool adapted) const;
+                        const AdapterArguments *adapters) const;
     Status activate(size_t layer, const FeedForward &f, const Input &x, const StepRows &rows,
                     cudaStream_t stream);
     Status shared_expert(size_t layer, const FeedForward &f, const Input &x, const StepRows &rows,

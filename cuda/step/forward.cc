@@ -24,10 +24,6 @@ Status check_latents(const Model &model, const ForwardOptions &options) {
     for (const Layer &layer : model.layers) {
         const Attention *a = layer.attention();
         if (a == nullptr || !a->latent || options.element == DType::f32) continue;
-        if (options.kv_e4m3) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "cuda backend: kv_type=fp8: latents are kept in 16 bits");
-        }
         if (options.reproducible) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "cuda backend: reproducible: with latents only in compute_type f32");
@@ -71,7 +67,10 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
     StepParts &parts = forward->parts_;
     RETURN_IF_ERROR(parts.allocate(loaded_form(parts, &forward->products_)));
     // Nothing is in these when a product's algorithms are timed, but what it is to write.
-    const DeviceMemory &gate_up = parts.activations.gate_up, &logits = parts.activations.logits;
+    // Logits that other ranks read they may still be reading.
+    const DeviceMemory &gate_up = parts.activations.gate_up;
+    const DeviceMemory &logits =
+        parts.peers != nullptr ? parts.activations.all_logits : parts.activations.logits.own;
     forward->products_.set_scratch(gate_up.bytes() > logits.bytes() ? gate_up : logits);
     forward->products_.set_expanded(parts.activations.expanded);
     forward->products_.set_taken(parts.activations.taken);
@@ -126,18 +125,9 @@ Status Forward::make_tower(const Model &model) {
 
 Status Forward::load() {
     const ForwardOptions &options = parts_.options;
-    LoadOptions load;
-    load.element = options.element;
-    load.random = options.random_weights;
-    load.skewed_routing = options.skewed_routing;
-    load.seed = options.seed;
-    load.threads = options.threads;
-    load.quantize = options.quantize;
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
-    load.rounds_in_steps = rounds_in_steps(parts_.model, options, total);
-    // In f32 nothing is rounded that need not be.
-    load.experts_in_e4m3 = options.experts == GroupedKernel::sm90 && options.element != DType::f32;
+    LoadOptions load = load_options(parts_.model, options, total);
     load.takes = [this](int64_t rows, int64_t columns, Scaling scaling, bool ends) {
         return products_.takes(rows, columns, scaling, ends);
     };
@@ -206,6 +196,9 @@ Status Forward::run(const Staging &staging, cudaStream_t stream) {
     ASSIGN_OR_RETURN(const bool moved, parts_.reserve(stream));
     // Graphs know addresses and choices.
     if (moved) graphs_.clear();
+    if (parts_.adapters.merged_anew()) {
+        graphs_.clear([](const Graphs::Shape &s) { return StepAdapters::is_merged(s.adapters); });
+    }
     set_timing();
     RETURN_IF_ERROR(parts_.adapters.wait(stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::begin, stream));

@@ -52,8 +52,9 @@ struct ForwardOptions {
     // With quantize=fp8 integers stay in four bits if the model in eight would take more than this part of the device's
     // memory; else they are rounded at load, which many rows are multiplied faster with.
     double most_in_e4m3 = 0.5;
-    bool pictures = true;      // where the model has a tower
-    bool gated_product = true; // gate and up in one launch with the activation, where there is one
+    int64_t merge_after = 4096; // tokens of one adapter (StepAdapters::set_merging); 0: never
+    bool pictures = true;       // where the model has a tower
+    bool gated_product = true;  // gate and up in one launch with the activation, where there is one
     uint64_t seed = 0;
     int32_t threads = 0;
 
@@ -71,7 +72,7 @@ struct ForwardOptions {
 
 // What buffers depend on, but for matrices in e4m3.
 StepForm step_form(const Model &model, const ForwardOptions &options);
-// LoadOptions::rounds_in_steps, on a device of so much memory.
-bool rounds_in_steps(const Model &model, const ForwardOptions &options, size_t memory_bytes);
+// How weights are loaded on a device of so much memory; without LoadOptions::takes.
+LoadOptions load_options(const Model &model, const ForwardOptions &options, size_t memory_bytes);
 
 } // namespace batchllm::cuda

@@ -136,7 +136,13 @@ Status Mixers::latents(size_t index, const Attention &a, cudaStream_t stream) {
                                   parts_.kv.slots_of(a, parts_.input),
                                   parts_.kv.plane_of(a),
                                   key_dim,
-                                  tokens};
+                                  tokens,
+                                  parts_.options.kv_e4m3,
+                                  parts_.kv.scales_of(index).k,
+                                  parts_.input.at<int32_t>(kPositions),
+                                  a.long_scale,
+                                  a.long_period,
+                                  a.long_shift};
     RETURN_IF_CUDA(launch_latent_keys(keys, stream));
     const void *q = buffers.qkv.data();
     int64_t q_stride = w.qkv.rows;
@@ -226,8 +232,9 @@ Status Mixers::attend_latents(size_t index, const Attention &a, cudaStream_t str
                                      int64_t{rows.absorbed} * a.heads * padded_value_dim(a) * bytes
                                : results;
     const PlainQueries q = plain_queries(index, a);
-    RETURN_IF_ERROR(step.launch_plain_latents(index, {q.q, made, of_layer.kv}, own.keys, own.values,
-                                              q.stride, parts_.input, stream));
+    const AttentionTensors plain{q.q, made, of_layer.kv, nullptr, of_layer.k_scale};
+    RETURN_IF_ERROR(step.launch_plain_latents(index, plain, own.keys, own.values, q.stride,
+                                              parts_.input, stream));
     if (!narrower) return {};
     return check_cuda(launch_latent_narrow(made, results, int64_t{rows.plain} * a.heads,
                                            latent.value_dim, stream),
@@ -245,12 +252,16 @@ Status Mixers::recurrent(size_t index, Part part, cudaStream_t stream) {
 
 AttentionTensors Mixers::tensors(size_t index, const Attention &attention) const {
     const Activations &buffers = parts_.activations;
+    const KvPool::Scales scales = parts_.kv.scales_of(index);
     if (attention.latent) {
-        return {buffers.latent_queries.data(), buffers.latent_made.data(),
-                parts_.kv.plane_of(attention)};
+        return {buffers.latent_queries.data(),
+                buffers.latent_made.data(),
+                parts_.kv.plane_of(attention),
+                nullptr,
+                scales.k,
+                scales.v};
     }
     const auto &own = std::get<DeviceAttention>(parts_.layer(index).mixer);
-    const KvPool::Scales scales = parts_.kv.scales_of(index);
     return {buffers.qkv.data(),
             buffers.attended.data(),
             parts_.kv.plane_of(attention),
@@ -349,7 +360,8 @@ Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
                                         Part::output,
                                         nullptr,
                                         ProductPlace{index, LayerProduct::last},
-                                        true};
+                                        true,
+                                        residual_.makes_expert_inputs(index)};
     return residual_.finish(ending, rows, stream);
 }
 

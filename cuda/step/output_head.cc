@@ -7,6 +7,9 @@ namespace batchllm::cuda {
 Status OutputHead::compute_logits(int64_t first, int64_t count, cudaStream_t stream) {
     const Model &model = parts_.model;
     const int64_t row_bytes = model.hidden * dtype_bytes(parts_.element());
+    if (first > 0 && parts_.peers != nullptr) { // all have read those before
+        RETURN_IF_CUDA(launch_meeting(parts_.peers->signals, stream));
+    }
     const Matrix &head = parts_.weights.head;
     auto *made = parts_.activations.logits.as<float>();
     const StepAdapters &adapters = parts_.adapters;
@@ -28,10 +31,35 @@ Status OutputHead::compute_logits(int64_t first, int64_t count, cudaStream_t str
     RETURN_IF_CUDA(launch_finish_logits(made, count, head.rows, parts_.weights.head_bias,
                                         model.logits_softcap, stream));
     RETURN_IF_ERROR(parts_.profile.mark(Part::logits, stream));
-    return rank() ? share_logits(count, stream) : Status();
+    if (!rank()) return {};
+    RETURN_IF_ERROR(parts_.peers != nullptr ? read_logits(count, stream)
+                                            : share_logits(count, stream));
+    return parts_.profile.mark(Part::exchange, stream);
 }
 
-// From each rank the logits of its tokens for this rank's share of the rows, which become whole rows.
+// From each rank's memory the logits of its tokens for this rank's share of the rows, which become whole rows.
+Status OutputHead::read_logits(int64_t count, cudaStream_t stream) {
+    PeerBuffers &peers = *parts_.peers;
+    const std::vector<HeadPart> &parts = parts_.options.head_parts;
+    const Share own = share_of(count);
+    PeerColumns all;
+    all.ranks = rank().ranks();
+    all.rows = static_cast<int32_t>(own.end - own.begin);
+    all.to = logits();
+    all.stride = logits_stride();
+    for (int32_t r = 0; r < all.ranks; ++r) {
+        const HeadPart &of = parts[static_cast<size_t>(r)];
+        const auto *made = reinterpret_cast<const float *>(peers.of_rank(r, peers.logits));
+        all.parts[static_cast<size_t>(r)] = {made + own.begin * of.padded, of.padded,
+                                             static_cast<int32_t>(of.begin),
+                                             static_cast<int32_t>(of.rows)};
+    }
+    RETURN_IF_CUDA(launch_meeting(peers.signals, stream));
+    peers.turn = 0; // of what is summed after this
+    return check_cuda(launch_put_together(all, stream), "logits of all ranks");
+}
+
+// The same by NCCL.
 Status OutputHead::share_logits(int64_t count, cudaStream_t stream) {
     constexpr auto number = static_cast<int64_t>(sizeof(float));
     const Activations &a = parts_.activations;
@@ -57,7 +85,7 @@ Status OutputHead::share_logits(int64_t count, cudaStream_t stream) {
             static_cast<size_t>(parts[r].rows * number), static_cast<size_t>(rows),
             cudaMemcpyDeviceToDevice, stream));
     }
-    return parts_.profile.mark(Part::exchange, stream);
+    return {};
 }
 
 Status OutputHead::sum_hidden(const SumSpan *spans, int32_t count, float *sums,

@@ -45,6 +45,7 @@ class OutputHead {
         const int64_t ranks = parts_.options.rank.ranks();
         return {count * rank / ranks, count * (rank + 1) / ranks};
     }
+    Status read_logits(int64_t count, cudaStream_t stream);
     Status share_logits(int64_t count, cudaStream_t stream);
     // The last norm's rows; without a norm the residual stream itself, whose type is the element's then.
     const std::byte *hidden() const {

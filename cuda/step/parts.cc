@@ -48,11 +48,22 @@ StepForm step_form(const Model &model, const ForwardOptions &options) {
     return form;
 }
 
-bool rounds_in_steps(const Model &model, const ForwardOptions &options, size_t memory_bytes) {
+LoadOptions load_options(const Model &model, const ForwardOptions &options, size_t memory_bytes) {
+    LoadOptions load;
+    load.element = options.element;
+    load.random = options.random_weights;
+    load.skewed_routing = options.skewed_routing;
+    load.seed = options.seed;
+    load.threads = options.threads;
+    load.quantize = options.quantize;
     int64_t elements = 0;
     for_each_tensor(model, [&](const Tensor &t) { elements += t.rows * t.columns; });
-    return !options.reproducible &&
-           static_cast<double>(elements) > options.most_in_e4m3 * static_cast<double>(memory_bytes);
+    load.rounds_in_steps =
+        !options.reproducible &&
+        static_cast<double>(elements) > options.most_in_e4m3 * static_cast<double>(memory_bytes);
+    // In f32 nothing is rounded that need not be.
+    load.experts_in_e4m3 = options.experts == GroupedKernel::sm90 && options.element != DType::f32;
+    return load;
 }
 
 StepParts::StepParts(const Model &described, const ForwardOptions &chosen)
@@ -62,7 +73,8 @@ StepParts::StepParts(const Model &described, const ForwardOptions &chosen)
       states(described, {chosen.element, chosen.state, chosen.attention.sms, chosen.reproducible,
                          chosen.experts == GroupedKernel::sm90, chosen.rank}),
       experts(described, chosen.element, chosen.experts, chosen.attention.sms),
-      adapters(described, chosen.element, chosen.attention.sms, chosen.reproducible) {
+      adapters(described, chosen.element, chosen.attention.sms,
+               chosen.experts == GroupedKernel::sm90, chosen.reproducible) {
     profile.on = options.profile;
     attention.set_page_scale(kv.page_scale());
 }
@@ -71,13 +83,15 @@ Status StepParts::allocate(const StepForm &form) {
     RETURN_IF_ERROR(check_widths(model, weights));
     const StepBuffers buffers = step_buffers(model, form, rows);
     const DeviceRank &rank = options.rank;
-    if (rank && options.peer_sums) {
+    if (rank) {
         ASSIGN_OR_RETURN(peers,
                          rank.group->share_buffers(rank.number, {buffers[StepBuffer::shared] / 2,
                                                                  Activations::shared_bytes(buffers),
+                                                                 buffers[StepBuffer::logits],
                                                                  form_of_rows(buffers)}));
     }
-    RETURN_IF_ERROR(activations.allocate(buffers, peers ? peers.more : nullptr));
+    RETURN_IF_ERROR(activations.allocate(buffers, peers != nullptr ? peers->more : nullptr,
+                                         peers != nullptr ? peers->logits : nullptr));
     RETURN_IF_ERROR(ropes.allocate(model, rows));
     // Random weights are of such a size that keys and values need no scale.
     if (options.kv_e4m3 && !options.random_weights) {

@@ -49,7 +49,11 @@ struct StepParts {
     // Memory for the staged step, where it needs more than any before it. True: something has moved.
     Result<bool> reserve(cudaStream_t stream);
 
-    const DeviceLayer &layer(size_t index) const { return weights.layers[index]; }
+    // As the staged step has it.
+    const DeviceLayer &layer(size_t index) const {
+        const std::vector<DeviceLayer> *merged = adapters.merged();
+        return merged != nullptr ? (*merged)[index] : weights.layers[index];
+    }
     DType element() const { return options.element; }
     const SampleResult *samples() const { return activations.samples.as<SampleResult>(); }
     // Whether nothing but additions needs a row of the residual stream where another rank owns it (ranks/peers.h), and rows
@@ -79,8 +83,8 @@ struct StepParts {
     StepInput input;
     Profile profile;
     StagedStep staged;
-    // Of ranks that read each other's memory: [rows, hidden] of the residual's type.
-    PeerBuffers peers;
+    // Of ranks that access each other's memory: [rows, hidden] of the residual's type. Null: they do not.
+    PeerBuffers *peers = nullptr;
 };
 
 } // namespace batchllm::cuda

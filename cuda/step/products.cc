@@ -59,9 +59,13 @@ Result<Products> Products::create(const ForwardOptions &options, int64_t rows,
     return Products(options, rows, std::move(linear));
 }
 
+// In f32 nothing is rounded that need not be.
+bool Products::may_take(DType element, int64_t rows, int64_t columns, Scaling scaling) {
+    return element != DType::f32 && columns <= kMostNormed && takes_e4m3(rows, columns, scaling);
+}
+
 bool Products::takes(int64_t rows, int64_t columns, Scaling scaling, bool ends) {
-    // In f32 nothing is rounded that need not be.
-    if (element_ == DType::f32 || columns > kMostNormed) return false;
+    if (!may_take(element_, rows, columns, scaling)) return false;
     const DType result = ends ? residual_ : element_;
     return linear_.has(rows, columns, scaling, result, false, most_asked_);
 }

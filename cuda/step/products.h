@@ -43,7 +43,9 @@ class Products {
     static Result<Products> create(const ForwardOptions &options, int64_t rows,
                                    std::string *warning);
 
-    // Whether a layer's matrix can be in e4m3. ends: its product ends a sublayer.
+    // Whether a layer's matrix can be in e4m3, as far as its shape goes.
+    static bool may_take(DType element, int64_t rows, int64_t columns, Scaling scaling);
+    // The same, and whether there are products. ends: its product ends a sublayer.
     bool takes(int64_t rows, int64_t columns, Scaling scaling, bool ends);
     // Whether its product can be added to the residual stream.
     bool adds(const Matrix &w);

@@ -84,7 +84,17 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
         RETURN_IF_ERROR(
             run(e, {e.w, e.x, parts_.activations.delta.data(), type, false}, rows, stream));
         RETURN_IF_ERROR(parts_.profile.mark(e.part, stream));
-        RETURN_IF_CUDA(launch_add_norm(addition(e, rows), stream));
+        const AddNormArguments end = addition(e, rows);
+        if (e.expert_inputs) {
+            const DeviceExperts &experts = parts_.layer(layer_).experts;
+            const auto room = [&](bool of_router) {
+                return const_cast<void *>(expert_input(of_router, rows).data);
+            };
+            RETURN_IF_CUDA(launch_add_norms(
+                {end, {experts.router_norm, experts.before}, {room(true), room(false)}}, stream));
+        } else {
+            RETURN_IF_CUDA(launch_add_norm(end, stream));
+        }
         return parts_.profile.mark(Part::norm, stream);
     }
     const DType input = e.w.scaling == Scaling::none ? parts_.options.element : DType::e4m3;
@@ -102,28 +112,38 @@ Status ResidualStream::finish(const Ending &e, const StepRows &rows, cudaStream_
     return add_up(e.bias, rows, addition(e, rows), stream);
 }
 
+bool ResidualStream::makes_expert_inputs(size_t index) const {
+    const DeviceLayer &w = parts_.layer(index);
+    return w.mixes() && w.after_attention && w.experts.before && !parts_.options.rank &&
+           scaling_of_feed(w) == Scaling::none && w.before_feed_forward.is_plain_rms() &&
+           w.experts.router_norm.is_plain_rms() && w.experts.before.is_plain_rms();
+}
+
+// Behind the mixer its first product's results are no longer read.
+Input ResidualStream::expert_input(bool of_router, const StepRows &rows) const {
+    const int64_t skipped = of_router ? 0 : rows.count * parts_.model.hidden;
+    return Input(parts_.activations.qkv.data() + skipped * dtype_bytes(parts_.options.element));
+}
+
 Status ResidualStream::sum(void *made, const StepRows &rows, cudaStream_t stream) {
     const int64_t count = rows.count * parts_.model.hidden;
     RETURN_IF_ERROR(parts_.options.rank.sum(made, count, parts_.options.residual, stream));
     return parts_.profile.mark(Part::exchange, stream);
 }
 
-// More than two would each read more than by NCCL's rings, which are slow for short sums alone.
 bool ResidualStream::sums_by_peers(const StepRows &rows) const {
-    constexpr int64_t most_bytes = int64_t{1} << 20;
-    return parts_.peers && (by_owners(rows) || parts_.peers.signals.ranks == 2 ||
-                            rows.count * row_bytes() <= most_bytes);
+    return by_owners(rows) || parts_.options.rank.group->sums_by_peers(rows.count * row_bytes());
 }
 
 ResidualStream::Owned ResidualStream::owned(int64_t rows, int32_t rank) const {
-    const int64_t ranks = parts_.peers.signals.ranks;
+    const int64_t ranks = parts_.peers->signals.ranks;
     const int64_t step = owned_row_step * ranks, each = (rows + step - 1) / step * owned_row_step;
     const int64_t begin = std::min(rows, rank * each);
     return {begin, std::min(rows - begin, each)};
 }
 
 std::byte *ResidualStream::slot(int64_t rows, int32_t rank, int32_t by) const {
-    const void *of_rank = parts_.peers.sums[turn_].parts[static_cast<size_t>(rank)];
+    const void *of_rank = parts_.peers->sums[parts_.peers->turn].parts[static_cast<size_t>(rank)];
     return static_cast<std::byte *>(const_cast<void *>(of_rank)) +
            by * owned(rows, rank).count * row_bytes();
 }
@@ -131,20 +151,21 @@ std::byte *ResidualStream::slot(int64_t rows, int32_t rank, int32_t by) const {
 std::vector<ResidualStream::Room> ResidualStream::part_rooms(const StepRows &rows) const {
     if (!by_owners(rows)) {
         return {{0, rows.count,
-                 sums_by_peers(rows) ? parts_.peers.own[turn_] : parts_.activations.delta.data()}};
+                 sums_by_peers(rows) ? parts_.peers->own[parts_.peers->turn]
+                                     : parts_.activations.delta.data()}};
     }
     std::vector<Room> rooms;
-    for (int32_t r = 0; r < parts_.peers.signals.ranks; ++r) {
+    for (int32_t r = 0; r < parts_.peers->signals.ranks; ++r) {
         const Owned of = owned(rows.count, r);
         if (of.count == 0) continue;
-        rooms.push_back({of.begin, of.count, slot(rows.count, r, parts_.peers.signals.own)});
+        rooms.push_back({of.begin, of.count, slot(rows.count, r, parts_.peers->signals.own)});
     }
     return rooms;
 }
 
 void ResidualStream::add_owned_rows(int64_t tokens, std::vector<int64_t> *rows) const {
-    if (!parts_.peers.owns_rows || tokens < parts_.options.owned_rows) return;
-    for (int32_t r = 0; r < parts_.peers.signals.ranks; ++r) {
+    if (!can_own(tokens)) return;
+    for (int32_t r = 0; r < parts_.peers->signals.ranks; ++r) {
         rows->push_back(owned(tokens, r).count);
     }
 }
@@ -152,7 +173,7 @@ void ResidualStream::add_owned_rows(int64_t tokens, std::vector<int64_t> *rows) 
 // Of the rows that this rank owns alone, and to all ranks.
 void ResidualStream::make_own(const StepRows &rows, AddNormArguments *addition) const {
     AddNormArguments &a = *addition;
-    const PeerBuffers &peers = parts_.peers;
+    const PeerBuffers &peers = *parts_.peers;
     const int32_t rank = peers.signals.own;
     const Owned own = owned(rows.count, rank);
     const auto skip = [&](void *data, DType type) -> void * {
@@ -186,25 +207,24 @@ Status ResidualStream::add_up(const float *bias, const StepRows &rows, AddNormAr
         if (!by_peers) RETURN_IF_ERROR(sum(made, rows, stream));
     }
     if (by_peers) {
-        RETURN_IF_CUDA(launch_signal(parts_.peers.signals, stream));
-        addition.peers = parts_.peers.sums[turn_];
+        RETURN_IF_CUDA(launch_signal(parts_.peers->signals, stream));
+        addition.peers = parts_.peers->sums[parts_.peers->turn];
         if (owners) make_own(rows, &addition);
-        turn_ ^= 1;
+        parts_.peers->turn ^= 1;
     }
     if (addition.count > 0) RETURN_IF_CUDA(launch_add_norm(addition, stream));
     if (owners && (addition.out != nullptr || addition.copies.residual)) {
-        RETURN_IF_CUDA(launch_meeting(parts_.peers.signals, stream));
+        RETURN_IF_CUDA(launch_meeting(parts_.peers->signals, stream));
     }
     return parts_.profile.mark(by_peers ? Part::exchange : Part::norm, stream);
 }
 
 // Steps of few rows wait for signals longer than for bytes. What adapters add to a product is added to all of its rows.
 Status ResidualStream::begin(cudaStream_t stream) {
-    owners_ = parts_.peers.owns_rows && parts_.staged.tokens >= parts_.options.owned_rows &&
-              parts_.adapters.form() == 0;
-    if (!parts_.peers) return {};
-    turn_ = 0;
-    return check_cuda(launch_meeting(parts_.peers.signals, stream), "waiting for ranks");
+    owners_ = can_own(parts_.staged.tokens) && parts_.adapters.form() == 0;
+    if (parts_.peers == nullptr) return {};
+    parts_.peers->turn = 0;
+    return check_cuda(launch_meeting(parts_.peers->signals, stream), "waiting for ranks");
 }
 
 Status ResidualStream::run(const Ending &e, const StepProduct &product, const StepRows &rows,

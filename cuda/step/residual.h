@@ -55,8 +55,13 @@ class ResidualStream {
         const float *keep = nullptr;            // [1] multiplies the sum; null: 1
         std::optional<ProductPlace> place = {}; // that adapters may change
         bool divided = false;                   // among ranks, whose results are added
+        bool expert_inputs = false;             // makes_expert_inputs() of this layer
     };
     Status finish(const Ending &ending, const StepRows &rows, cudaStream_t stream);
+    // Whether the launch that ends the layer's mixer also makes what router and experts take, where they have norms of their
+    // own; and that of the router, or of the experts.
+    bool makes_expert_inputs(size_t layer) const;
+    Input expert_input(bool of_router, const StepRows &rows) const;
     // Its second half, where Activations::delta has the sublayer's result.
     AddNormArguments addition(const Ending &ending, const StepRows &rows) const;
     // What a rank has made of these rows becomes the sum of all.
@@ -102,13 +107,16 @@ class ResidualStream {
     Owned owned(int64_t rows, int32_t rank) const;
     // Where rank's buffer has what rank `by` makes of the rows that it owns.
     std::byte *slot(int64_t rows, int32_t rank, int32_t by) const;
+    bool can_own(int64_t tokens) const {
+        return parts_.peers != nullptr && parts_.peers->owns_rows &&
+               tokens >= parts_.options.owned_rows;
+    }
     bool by_owners(const StepRows &rows) const { return owners_ && rows.wanted == nullptr; }
     void make_own(const StepRows &rows, AddNormArguments *addition) const;
     int64_t row_bytes() const { return parts_.model.hidden * dtype_bytes(parts_.options.residual); }
 
     StepParts &parts_;
     Products &products_;
-    size_t turn_ = 0;     // of the peers' buffers
     bool owners_ = false; // each rank owns some of the step's rows
     size_t layer_ = 0;
 };

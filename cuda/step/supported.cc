@@ -93,8 +93,11 @@ const char *missing_of_latents(const Model &model, const Attention &a) {
         return "latents of more than 512, or with a turned part of more than 64";
     }
     if (a.heads > kMatrixRows) return "latents with more than 128 heads";
-    if (a.q.bias || a.long_scale != 0 || a.softcap != 0 || a.sinks || a.window != 0) {
-        return "latents with biases of queries, scales by position, caps, sinks or windows";
+    if (a.q.bias || a.softcap != 0 || a.sinks || a.window != 0) {
+        return "latents with biases of queries, caps, sinks or windows";
+    }
+    if (a.long_scale != 0 && !latent.q_down) {
+        return "queries scaled by position that have no latents";
     }
     if (a.rope >= 0 && model.ropes[static_cast<size_t>(a.rope)].dims() != latent.turned) {
         return "latents whose rope turns only a part of the turned numbers";

@@ -64,7 +64,7 @@ StepTower::create(const Model &model, const ForwardOptions &options, StepPicture
     load.random = options.random_weights;
     load.seed = options.seed;
     load.threads = options.threads;
-    ASSIGN_OR_RETURN(tower->weights_, load_tower_weights(tower->tower_, load));
+    ASSIGN_OR_RETURN(tower->weights_, load_tower_weights(tower->tower_, load, options.residual));
     RETURN_IF_ERROR(tower->allocate());
     return tower;
 }
@@ -84,6 +84,8 @@ Status StepTower::allocate() {
                                   cudaMemcpyHostToDevice));
         RETURN_IF_CUDA(cudaMemcpy(axes_.data(), rope.axes.data(), half, cudaMemcpyHostToDevice));
     }
+    ASSIGN_OR_RETURN(drawn_, DeviceMemory::create(sizeof(int32_t), "a tower's items"));
+    RETURN_IF_CUDA(cudaMemset(drawn_.data(), 0, sizeof(int32_t)));
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
     most_patches_ = tower_patches_on_gpu(model_, element_, stream_, pictures_->most_tokens(),
@@ -183,32 +185,25 @@ Result<int64_t> StepTower::stage_blocks(const std::vector<TowerPack::Range> &ran
 
 Status StepTower::norm(const DeviceNorm &norm, const Rows &x, int64_t rows, int64_t width,
                        const Rows &out, cudaStream_t stream) {
+    if (norm && width <= kMostTowerNormed) {
+        const TowerNormArguments arguments{out.type,
+                                           x.type,
+                                           x.data,
+                                           norm,
+                                           out.data,
+                                           static_cast<int32_t>(rows),
+                                           static_cast<int32_t>(width)};
+        return check_cuda(launch_tower_norm(arguments, stream), "a tower's norm");
+    }
     AddNormArguments arguments{};
     arguments.element = out.type;
     arguments.stream_type = x.type;
-    arguments.residual = x.data; // without a delta it is only read
+    arguments.residual = x.data; // only read
     arguments.scale = 1;
     arguments.next = norm;
     arguments.out = out.data;
     arguments.count = static_cast<int32_t>(rows);
     arguments.hidden = static_cast<int32_t>(width);
-    return check_cuda(launch_add_norm(arguments, stream), "a tower's norm");
-}
-
-Status StepTower::end_sublayer(const float *bias, const DeviceNorm *next, cudaStream_t stream) {
-    AddNormArguments arguments{};
-    arguments.element = element_;
-    arguments.stream_type = stream_;
-    arguments.residual = residual_.data();
-    arguments.delta = delta_.data();
-    arguments.bias = bias;
-    arguments.scale = 1;
-    if (next != nullptr) {
-        arguments.next = *next;
-        arguments.out = normed_.data();
-    }
-    arguments.count = static_cast<int32_t>(patches());
-    arguments.hidden = tower_.hidden;
     return check_cuda(launch_add_norm(arguments, stream), "a tower's norm");
 }
 
@@ -229,8 +224,7 @@ Status StepTower::embed(const Sent &sent, cudaStream_t stream) {
         {element_, sent.staging.on_device<float>(sent.values), of_patches, normed_.data(), count,
          static_cast<int32_t>(tower_.values()), static_cast<int32_t>(weights_.patch.columns)},
         stream));
-    RETURN_IF_ERROR(
-        product(weights_.patch, normed_.data(), count, residual_.data(), stream_, stream));
+    RETURN_IF_ERROR(product(weights_.patch, normed_.data(), count, residual(), stream));
     RETURN_IF_CUDA(launch_tower_positions({stream_, residual_.data(), of_patches,
                                            weights_.patch_bias, weights_.positions, count,
                                            tower_.hidden, tower_.side, tower_.interpolated},
@@ -246,40 +240,34 @@ Status StepTower::embed(const Sent &sent, cudaStream_t stream) {
         RETURN_IF_ERROR(
             norm(weights_.before, residual(), count, tower_.hidden, residual(), stream));
     }
-    return norm(weights_.layers[0].before_attention, residual(), count, tower_.hidden, normed(),
-                stream);
+    return {};
 }
 
-// What it begins with has been normed; so has what the next one does.
 Status StepTower::layer(size_t index, const Sent &sent, cudaStream_t stream) {
     const TowerLayer &w = weights_.layers[index];
     const Attention &a = *tower_.layers[index].attention();
     const int64_t count = patches();
-    RETURN_IF_ERROR(product(w.qkv, normed_.data(), count, qkv_.data(), element_, stream));
-    RETURN_IF_CUDA(launch_tower_turn({element_, qkv_.data(), w.qk_bias,
-                                      a.rope >= 0 ? angles_.as<float2>() : nullptr,
-                                      static_cast<int32_t>(count), a.heads, a.head_dim},
+    RETURN_IF_ERROR(norm(w.before_attention, residual(), count, tower_.hidden, normed(), stream));
+    RETURN_IF_ERROR(product(w.qkv, normed_.data(), count, {qkv_.data(), element_}, stream));
+    const float2 *angles = a.rope >= 0 ? angles_.as<float2>() : nullptr;
+    RETURN_IF_CUDA(launch_tower_turn({element_, qkv_.data(), w.qk_bias, angles,
+                                      static_cast<int32_t>(count), a.heads, a.head_dim, on_sm90(a)},
                                      stream));
-    RETURN_IF_ERROR(attend(a, sent, stream));
-    RETURN_IF_ERROR(product(w.o, attended_.data(), count, delta_.data(), stream_, stream));
-    RETURN_IF_ERROR(end_sublayer(w.o_bias, &w.before_feed_forward, stream));
+    RETURN_IF_ERROR(attend(a, {w.qk_bias, angles, drawn_.as<int32_t>()}, sent, stream));
+    RETURN_IF_ERROR(add_product(w.o, attended_.data(), count, stream));
+    RETURN_IF_ERROR(
+        norm(w.before_feed_forward, residual(), count, tower_.hidden, normed(), stream));
     RETURN_IF_ERROR(activate(w.feed, normed_.data(), count, stream));
-    RETURN_IF_ERROR(product(w.feed.down, activated_.data(), count, delta_.data(), stream_, stream));
-    const DeviceNorm *next =
-        index + 1 < weights_.layers.size() ? &weights_.layers[index + 1].before_attention : nullptr;
+    RETURN_IF_ERROR(add_product(w.feed.down, activated_.data(), count, stream));
     const auto deepstack = std::find_if(
         tower_.deepstack.begin(), tower_.deepstack.end(),
         [&](const DeepstackMerger &d) { return d.layer == static_cast<int32_t>(index); });
-    if (deepstack == tower_.deepstack.end()) return end_sublayer(w.feed.down_bias, next, stream);
-    // The merger takes what the norm would write to.
-    RETURN_IF_ERROR(end_sublayer(w.feed.down_bias, nullptr, stream));
-    const auto part = static_cast<size_t>(deepstack - tower_.deepstack.begin()) + 1;
-    RETURN_IF_ERROR(merge(part, sent, stream));
-    if (next == nullptr) return {};
-    return norm(*next, residual(), count, tower_.hidden, normed(), stream);
+    if (deepstack == tower_.deepstack.end()) return {};
+    return merge(static_cast<size_t>(deepstack - tower_.deepstack.begin()) + 1, sent, stream);
 }
 
-Status StepTower::attend(const Attention &a, const Sent &sent, cudaStream_t stream) {
+Status StepTower::attend(const Attention &a, const TowerQueries &queries, const Sent &sent,
+                         cudaStream_t stream) {
     const bool windows = a.window > 0;
     const TowerAttentionArguments arguments{
         element_,
@@ -290,17 +278,16 @@ Status StepTower::attend(const Attention &a, const Sent &sent, cudaStream_t stre
         a.heads,
         a.head_dim,
         static_cast<float>(a.scale)};
-    return check_cuda(sm90_ && !windows ? launch_tower_attention_sm90(arguments, patches(), stream)
-                                        : launch_tower_attention(arguments, stream),
+    return check_cuda(on_sm90(a)
+                          ? launch_tower_attention_sm90(arguments, queries, patches(), stream)
+                          : launch_tower_attention(arguments, stream),
                       "a tower's attention");
 }
 
 Status StepTower::activate(const TowerFeed &feed, const void *x, int64_t rows,
                            cudaStream_t stream) {
-    if (feed.up.gelu_bias != nullptr) {
-        return product(feed.up, x, rows, activated_.data(), element_, stream);
-    }
-    RETURN_IF_ERROR(product(feed.up, x, rows, up_.data(), element_, stream));
+    if (feed.up.gelu) return product(feed.up, x, rows, {activated_.data(), element_}, stream);
+    RETURN_IF_ERROR(product(feed.up, x, rows, {up_.data(), element_}, stream));
     const ActivationArguments arguments{element_,
                                         feed.activation,
                                         feed.gated,
@@ -339,20 +326,19 @@ Status StepTower::merge(size_t part, const Sent &sent, cudaStream_t stream) {
     const void *input = normed_.data();
     const float *bias = w.projection_bias;
     if (from.projection) {
-        const DType type = w.feed ? element_ : DType::f32;
-        void *to = w.feed ? qkv_.data() : delta_.data();
-        RETURN_IF_ERROR(product(w.projection, input, count, to, type, stream));
+        const Rows to = w.feed ? Rows{qkv_.data(), element_} : Rows{delta_.data(), DType::f32};
+        RETURN_IF_ERROR(product(w.projection, input, count, to, stream));
         if (w.feed) {
-            RETURN_IF_CUDA(launch_add_bias(type, to, bias, count,
+            RETURN_IF_CUDA(launch_add_bias(to.type, to.data, bias, count,
                                            static_cast<int32_t>(w.projection.rows), stream));
         }
-        input = to;
+        input = to.data;
     }
     if (w.feed) {
         RETURN_IF_ERROR(activate(w.feed, input, count, stream));
         RETURN_IF_ERROR(
-            product(w.feed.down, activated_.data(), count, delta_.data(), DType::f32, stream));
-        bias = w.feed.down_bias;
+            product(w.feed.down, activated_.data(), count, {delta_.data(), DType::f32}, stream));
+        bias = nullptr;
     }
     return check_cuda(launch_tower_outputs({pictures_->outputs(), delta_.as<float>(), bias,
                                             part == 0 ? tower_.output_scale : 1,

@@ -61,9 +61,10 @@ class StepTower {
     Status run(const Sent &sent, cudaStream_t stream);
     Status embed(const Sent &sent, cudaStream_t stream);
     Status layer(size_t index, const Sent &sent, cudaStream_t stream);
-    Status attend(const Attention &attention, const Sent &sent, cudaStream_t stream);
-    // delta += bias is added to the residual stream; then the norm for what follows, where there is one.
-    Status end_sublayer(const float *bias, const DeviceNorm *next, cudaStream_t stream);
+    Status attend(const Attention &attention, const TowerQueries &queries, const Sent &sent,
+                  cudaStream_t stream);
+    // Windows are a third of a block, and have half a tile of keys.
+    bool on_sm90(const Attention &attention) const { return sm90_ && attention.window == 0; }
     Status merge(size_t part, const Sent &sent, cudaStream_t stream);
     struct Rows { // of a type
         void *data;
@@ -73,9 +74,13 @@ class StepTower {
                 cudaStream_t stream);
     Rows residual() const { return {residual_.data(), stream_}; }
     Rows normed() const { return {normed_.data(), element_}; }
-    Status product(const Matrix &w, const void *x, int64_t rows, void *y, DType type,
+    Status product(const Matrix &w, const void *x, int64_t rows, const Rows &y,
                    cudaStream_t stream) {
-        return linear_.run(w, x, rows, y, type, false, stream);
+        return linear_.run(w, x, rows, y.data, y.type, false, stream);
+    }
+    // To the residual stream.
+    Status add_product(const Matrix &w, const void *x, int64_t rows, cudaStream_t stream) {
+        return linear_.run(w, x, rows, residual_.data(), stream_, true, stream);
     }
     // normed_ -> activated_.
     Status activate(const TowerFeed &feed, const void *x, int64_t rows, cudaStream_t stream);
@@ -86,13 +91,14 @@ class StepTower {
     const Tower &tower_;
     DType element_, stream_; // of products' inputs, of the residual stream
     bool alone_, tunes_;
-    bool sm90_; // for whole pictures; windows are a third of a block, and have half a tile of keys
+    bool sm90_;
     int64_t untimed_;
     std::unordered_map<int64_t, int64_t> packs_; // by tuned_rows()
     StepPictures *pictures_;
     Linear linear_;
     TowerWeights weights_;
     DeviceMemory frequencies_, axes_; // of the rope
+    DeviceMemory drawn_;              // TowerQueries::drawn
     std::array<Sent, 2> sent_;
     size_t turn_ = 0;
     TowerPack pack_; // the one that is being enqueued

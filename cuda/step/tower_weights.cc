@@ -14,8 +14,9 @@ constexpr int64_t kAlign = 256;
 
 class TowerLoader {
   public:
-    TowerLoader(const Tower &tower, const LoadOptions &options)
-        : tower_(tower), element_(options.element), random_(options.random), seed_(options.seed) {}
+    TowerLoader(const Tower &tower, const LoadOptions &options, DType stream)
+        : tower_(tower), element_(options.element), residual_(stream), random_(options.random),
+          seed_(options.seed) {}
 
     Status load(int32_t threads, TowerWeights *out) {
         ASSIGN_OR_RETURN(stream_, Stream::create());
@@ -69,12 +70,12 @@ class TowerLoader {
             3 * q, hidden, {{&a.q.values, 0}, {&a.k.values, q}, {&a.v.values, 2 * q}}, &to->qkv));
         RETURN_IF_ERROR(vector(2 * q, {{&a.q.bias, 0}, {&a.k.bias, q}}, 0, &to->qk_bias));
         RETURN_IF_ERROR(matrix(hidden, q, {{&a.o.values, 0}}, &to->o));
-        const Numbers bias = reads() ? output_bias(a) : Numbers();
-        const Tensor of_output = tensor_of(a.o.values.name, bias, hidden, 1);
         if (a.o.bias || a.v.bias) {
-            RETURN_IF_ERROR(vector(hidden, {{&of_output, 0}}, 0, &to->o_bias));
+            const Numbers numbers = reads() ? output_bias(a) : Numbers();
+            const Tensor of_output = tensor_of(a.o.values.name, numbers, hidden, 1);
+            RETURN_IF_ERROR(bias(of_output, hidden, residual_, &to->o));
         }
-        return feed(*from.feed_forward(), &to->feed);
+        return feed(*from.feed_forward(), residual_, &to->feed);
     }
 
     Status merger(const Merger &from, TowerMerger *to) {
@@ -94,10 +95,11 @@ class TowerLoader {
             RETURN_IF_ERROR(
                 vector(stored.rows, {{&from.projection.bias, 0}}, 0, &to->projection_bias));
         }
-        return from.has_feed_forward() ? feed(from.feed_forward, &to->feed) : Status();
+        return from.has_feed_forward() ? feed(from.feed_forward, DType::f32, &to->feed) : Status();
     }
 
-    Status feed(const FeedForward &from, TowerFeed *to) {
+    // type: of what `down` writes.
+    Status feed(const FeedForward &from, DType type, TowerFeed *to) {
         to->gated = bool(from.gate);
         to->activation = from.activation;
         to->width = padded_tower_width(from.width);
@@ -107,32 +109,46 @@ class TowerLoader {
                                {{&from.gate.values, 0}, {&from.up.values, up}}, &to->up));
         if (!to->gated && to->activation == Activation::gelu_tanh && from.up.bias &&
             element_ != DType::f32) {
-            Matrix bias; // a row, whose elements are rows of the tensor
-            RETURN_IF_ERROR(matrix(rows, 1, {{&from.up.bias, 0}}, &bias));
-            to->up.gelu_bias = bias.data;
+            RETURN_IF_ERROR(bias(from.up.bias, rows, element_, &to->up));
+            to->up.gelu = true;
         } else {
             RETURN_IF_ERROR(
                 vector(rows, {{&from.gate.bias, 0}, {&from.up.bias, up}}, 0, &to->up_bias));
         }
         RETURN_IF_ERROR(matrix(from.down.rows(), to->width, {{&from.down.values, 0}}, &to->down));
-        return vector(from.down.rows(), {{&from.down.bias, 0}}, 0, &to->down_bias);
+        return from.down.bias ? bias(from.down.bias, from.down.rows(), type, &to->down) : Status();
     }
 
     // parts: tensors and their first rows; they may have fewer columns.
     Status matrix(int64_t rows, int64_t columns, const std::vector<MatrixPart> &parts,
                   Matrix *out) {
-        const int64_t row_bytes = columns * dtype_bytes(element_);
-        std::byte *to = take(rows * row_bytes);
+        const std::byte *to = nullptr;
+        RETURN_IF_ERROR(placed(rows, columns, element_, parts, &to));
         *out = {to, rows, columns};
+        return {};
+    }
+
+    // length: with padding.
+    Status bias(const Tensor &from, int64_t length, DType type, Matrix *of) {
+        const std::byte *to = nullptr;
+        RETURN_IF_ERROR(placed(length, 1, type, {{&from, 0}}, &to));
+        of->bias = to;
+        return {};
+    }
+
+    Status placed(int64_t rows, int64_t columns, DType type, const std::vector<MatrixPart> &parts,
+                  const std::byte **out) {
+        const int64_t row_bytes = columns * dtype_bytes(type);
+        std::byte *to = take(rows * row_bytes);
+        *out = to;
         if (to == nullptr) return {};
         if (random_) {
-            return check_cuda(
-                launch_random(to, element_, rows * columns, 0, 0.02F, ++seed_, stream_),
-                "random weights");
+            return check_cuda(launch_random(to, type, rows * columns, 0, 0.02F, ++seed_, stream_),
+                              "random weights");
         }
         for (const auto &[tensor, first] : parts) {
             if (!*tensor) continue;
-            RETURN_IF_ERROR(sender_.send(*tensor, to + first * row_bytes, element_, columns, {}));
+            RETURN_IF_ERROR(sender_.send(*tensor, to + first * row_bytes, type, columns, {}));
         }
         return {};
     }
@@ -180,7 +196,7 @@ class TowerLoader {
     }
 
     const Tower &tower_;
-    DType element_;
+    DType element_, residual_;
     bool random_;
     uint64_t seed_;
     Stream stream_;
@@ -191,9 +207,10 @@ class TowerLoader {
 
 } // namespace
 
-Result<TowerWeights> load_tower_weights(const Tower &tower, const LoadOptions &options) {
+Result<TowerWeights> load_tower_weights(const Tower &tower, const LoadOptions &options,
+                                        DType stream) {
     TowerWeights weights;
-    RETURN_IF_ERROR(TowerLoader(tower, options).load(options.threads, &weights));
+    RETURN_IF_ERROR(TowerLoader(tower, options, stream).load(options.threads, &weights));
     return weights;
 }
 

@@ -1,5 +1,6 @@
-// A tower's mapped tensors -> the device, in the compute type; vectors in f32. Queries, keys and values are one matrix without
-// padding; widths of feed-forwards and of patches are padded to what products take, with zeros.
+// A tower's mapped tensors -> the device, in the compute type; vectors in f32, but biases of products that add them in the type
+// of what these write. Queries, keys and values are one matrix without padding; widths of feed-forwards and of patches are padded
+// to what products take, with zeros.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,10 @@
 namespace batchllm::cuda {
 
 struct TowerFeed {
-    // [width, columns], or gate, then up: [2 width, columns]. With gelu_bias its product ends with the activation.
-    Matrix up;
-    Matrix down; // [rows, width]
-    const float *up_bias = nullptr, *down_bias = nullptr;
+    Matrix
+        up; // [width, columns], or gate, then up: [2 width, columns]. With gelu its product ends with the activation.
+    Matrix down;                    // [rows, width]
+    const float *up_bias = nullptr; // where up has none
     bool gated = false;
     Activation activation = Activation::silu;
     int64_t width = 0; // padded
@@ -28,9 +29,8 @@ struct TowerFeed {
 struct TowerLayer {
     DeviceNorm before_attention, before_feed_forward; // [hidden]
     Matrix qkv;                                       // [3 heads * head_dim, hidden]
-    Matrix o;                                         // [hidden, heads * head_dim]
     const float *qk_bias = nullptr;                   // [2 heads * head_dim]
-    const float *o_bias = nullptr;                    // with that of values (output_bias())
+    Matrix o; // [hidden, heads * head_dim]; its bias has that of values (output_bias())
     TowerFeed feed;
 };
 
@@ -52,7 +52,8 @@ struct TowerWeights {
     DeviceMemory memory;              // all of it
 };
 
-// Of options, element, random, seed and threads count.
-Result<TowerWeights> load_tower_weights(const Tower &tower, const LoadOptions &options);
+// Of options, element, random, seed and threads count. stream: the residual stream's type.
+Result<TowerWeights> load_tower_weights(const Tower &tower, const LoadOptions &options,
+                                        DType stream);
 
 } // namespace batchllm::cuda

@@ -39,22 +39,21 @@ class Loader {
         : model_(model), options_(options), element_(options.element), random_(options.random),
           seed_(options.seed), experts_(element_, random_, &seed_, &sender_) {}
 
+    Result<int64_t> bytes() {
+        DeviceWeights placed;
+        RETURN_IF_ERROR(place(&placed));
+        return std::exchange(used_, 0);
+    }
+
     Status load(DeviceWeights *out) {
         ASSIGN_OR_RETURN(stream_, Stream::create());
         if (!random_) {
             RETURN_IF_ERROR(sender_.start(options_.threads, stream_));
         }
-        // Once to add up the sizes, once to load.
-        RETURN_IF_ERROR(place(out));
-        ASSIGN_OR_RETURN(out->memory, DeviceMemory::create(used_, "the weights"));
-        RETURN_IF_CUDA(cudaMemsetAsync(out->memory.data(), 0, static_cast<size_t>(used_), stream_));
+        ASSIGN_OR_RETURN(const int64_t all, bytes());
+        ASSIGN_OR_RETURN(out->memory, DeviceMemory::create(all, "the weights"));
+        RETURN_IF_CUDA(cudaMemsetAsync(out->memory.data(), 0, static_cast<size_t>(all), stream_));
         base_ = out->memory.data();
-        used_ = 0;
-        out->layers.clear();
-        out->in_e4m3 = out->widened = out->widened_with_experts = 0;
-        out->packed = out->expanded = 0;
-        out->formats.clear();
-        out->refusals.clear();
         RETURN_IF_ERROR(place(out));
         RETURN_IF_CUDA(cudaStreamSynchronize(stream_));
         return {};
@@ -389,7 +388,8 @@ class Loader {
         if (random_ && options_.skewed_routing) {
             auto *bias = static_cast<float *>(take(count * 4));
             to->router_bias = bias;
-            RETURN_IF_CUDA(skew_routing(bias, hidden, router, count, stream_));
+            if (base_ != nullptr)
+                RETURN_IF_CUDA(skew_routing(bias, hidden, router, count, stream_));
         }
         RETURN_IF_ERROR(vector(count, {{&router.correction, 0}}, {}, 0, &to->correction));
         RETURN_IF_ERROR(vector(count, {{&router.expert_scale, 0}}, {}, 1, &to->expert_scale));
@@ -629,6 +629,10 @@ class Loader {
 };
 
 } // namespace
+
+Result<int64_t> loaded_bytes(const Model &model, const LoadOptions &options) {
+    return Loader(model, options).bytes();
+}
 
 Result<DeviceWeights> load_weights(const Model &model, const LoadOptions &options) {
     DeviceWeights weights;

@@ -149,5 +149,7 @@ struct LoadOptions {
     bool experts_in_e4m3 = false; // whether there are products of experts with such matrices
 };
 Result<DeviceWeights> load_weights(const Model &model, const LoadOptions &options);
+// What they take on the device. Nothing is read.
+Result<int64_t> loaded_bytes(const Model &model, const LoadOptions &options);
 
 } // namespace batchllm::cuda

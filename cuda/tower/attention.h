@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include <cuda_runtime_api.h>
+#include <vector_types.h>
 
 #include "base/dtype.h"
 
@@ -31,10 +32,17 @@ int32_t tower_block_rows(DType element, int32_t head_dim);
 
 cudaError_t launch_tower_attention(const TowerAttentionArguments &arguments, cudaStream_t stream);
 
-// The same on wgmma, sm_90a only: heads of 64, 72 or 80 elements in 16 bits, for long ranges. patches: in qkv.
+// The same on wgmma, sm_90a only: heads of 64, 72 or 80 elements in 16 bits, for long ranges. Keys have been turned, queries turn
+// as they are read, which leaves those in qkv as they are. patches: in qkv.
+struct TowerQueries {
+    const float *bias;    // [heads, head_dim] or null
+    const float2 *angles; // [patches, head_dim / 2] or null
+    int32_t *drawn;       // [1] zero before a launch and after it; of one launch at a time
+};
 bool tower_head_fits_sm90(DType element, int32_t head_dim);
 int32_t tower_block_rows_sm90();
-cudaError_t launch_tower_attention_sm90(const TowerAttentionArguments &arguments, int64_t patches,
+cudaError_t launch_tower_attention_sm90(const TowerAttentionArguments &arguments,
+                                        const TowerQueries &queries, int64_t patches,
                                         cudaStream_t stream);
 
 } // namespace batchllm::cuda

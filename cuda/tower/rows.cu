@@ -4,11 +4,12 @@
 
 #include "elementwise/element.cuh"
 #include "elementwise/elementwise.h"
+#include "tower/turn.cuh"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kTurnThreads = 256, kNormThreads = 256;
 
 template <typename T> __global__ void take_values(const TowerValuesArguments a) {
     const float *from = a.values + int64_t{a.patches[blockIdx.x].source} * a.width;
@@ -59,62 +60,74 @@ __global__ void make_angles(const TowerAngleArguments a) {
     a.angles[i] = make_float2(out.x * a.scale, out.y * a.scale);
 }
 
-constexpr int kQuad = 4; // elements that a thread moves at once: half a head is a multiple of these
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+    return x;
+}
 
-template <typename T> __device__ __forceinline__ void load4(const T *p, float (&x)[kQuad]) {
-    if constexpr (sizeof(T) == 4) {
-        const float4 v = *reinterpret_cast<const float4 *>(p);
-        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-    } else {
-        const uint2 v = *reinterpret_cast<const uint2 *>(p);
-        const auto *pairs = reinterpret_cast<const typename Pair<T>::type *>(&v);
-        const float2 low = Pair<T>::wide(pairs[0]), high = Pair<T>::wide(pairs[1]);
-        x[0] = low.x, x[1] = low.y, x[2] = high.x, x[3] = high.y;
+template <typename R, typename T, int Vectors> __global__ void __launch_bounds__(kNormThreads)
+    norm_rows(const __grid_constant__ TowerNormArguments a) {
+    const int row =
+        static_cast<int>(blockIdx.x) * (kNormThreads / 32) + static_cast<int>(threadIdx.x) / 32;
+    if (row >= a.count) return;
+    const R *from = static_cast<const R *>(a.x) + int64_t{row} * a.hidden;
+    T *out = static_cast<T *>(a.out) + int64_t{row} * a.hidden;
+    const auto begin = [](int v) {
+        return (v * 32 + static_cast<int>(threadIdx.x) % 32) * kVector;
+    };
+    Packed8<R> packed[Vectors] = {};
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+        if (begin(v) < a.hidden) packed[v] = load_past_l1(from + begin(v));
     }
-}
-template <typename T> __device__ __forceinline__ void store4(T *p, const float (&x)[kQuad]) {
-    if constexpr (sizeof(T) == 4) {
-        *reinterpret_cast<float4 *>(p) = make_float4(x[0], x[1], x[2], x[3]);
-    } else {
-        uint2 v;
-        auto *pairs = reinterpret_cast<typename Pair<T>::type *>(&v);
-        pairs[0] = Pair<T>::narrow(x[0], x[1]);
-        pairs[1] = Pair<T>::narrow(x[2], x[3]);
-        *reinterpret_cast<uint2 *>(p) = v;
+    float x[Vectors][8], mean = 0, sum = 0;
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+        widen(packed[v], x[v]); // zeros beyond the row
+#pragma unroll
+        for (int k = 0; k < 8; ++k) sum += x[v][k];
     }
-}
-__device__ __forceinline__ void add4(const float *bias, float (&x)[kQuad]) {
-    if (bias == nullptr) return;
-    const float4 b = *reinterpret_cast<const float4 *>(bias);
-    x[0] += b.x, x[1] += b.y, x[2] += b.z, x[3] += b.w;
+    const auto count = static_cast<float>(a.hidden);
+    if (a.norm.kind == NormKind::layer) mean = warp_sum(sum) / count;
+    sum = 0;
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+        if (begin(v) >= a.hidden) break;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            x[v][k] -= mean;
+            sum += x[v][k] * x[v][k];
+        }
+    }
+    const float scale = rsqrtf(warp_sum(sum) / count + a.norm.epsilon);
+#pragma unroll
+    for (int v = 0; v < Vectors; ++v) {
+        const int i = begin(v);
+        if (i >= a.hidden) break;
+        float weight[8], bias[8] = {};
+#pragma unroll
+        for (float &one : weight) one = 1;
+        if (a.norm.weight != nullptr) load8(a.norm.weight + i, weight);
+        if (a.norm.bias != nullptr) load8(a.norm.bias + i, bias);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[v][k] = x[v][k] * scale * weight[k] + bias[k];
+        store8(out + i, x[v]);
+    }
 }
 
 // A thread takes four elements of the first half of a head and what they turn with.
-template <typename T> __global__ void turn(const TowerTurnArguments a) {
+template <typename T> __global__ void __launch_bounds__(kTurnThreads)
+    turn(const TowerTurnArguments a) {
     const int half = a.head_dim / 2, quads = half / kQuad, width = a.heads * a.head_dim;
-    T *row = static_cast<T *>(a.qkv) + int64_t{blockIdx.x} * 3 * width;
-    const float2 *angles = a.angles == nullptr ? nullptr : a.angles + int64_t{blockIdx.x} * half;
-    for (int i = threadIdx.x; i < 2 * a.heads * quads; i += kThreads) {
-        const int head = i / quads, e = i % quads * kQuad, at = head * a.head_dim + e;
-        float x[kQuad], y[kQuad];
-        load4(row + at, x);
-        load4(row + at + half, y);
-        if (a.bias != nullptr) {
-            add4(a.bias + at, x);
-            add4(a.bias + at + half, y);
-        }
-        if (angles != nullptr) {
-#pragma unroll
-            for (int k = 0; k < kQuad; ++k) {
-                const float2 angle = angles[e + k];
-                const float turned = x[k] * angle.x - y[k] * angle.y;
-                y[k] = y[k] * angle.x + x[k] * angle.y;
-                x[k] = turned;
-            }
-        }
-        store4(row + at, x);
-        store4(row + at + half, y);
-    }
+    const int first = a.keys_alone ? 1 : 0, heads = (2 - first) * a.heads;
+    const int i = static_cast<int>(blockIdx.x) * kTurnThreads + static_cast<int>(threadIdx.x);
+    const int patch = i / (heads * quads), part = i - patch * (heads * quads);
+    if (patch >= a.count) return;
+    const int e = part % quads * kQuad, at = first * width + part / quads * a.head_dim + e;
+    T *to = static_cast<T *>(a.qkv) + int64_t{patch} * 3 * width + at;
+    turn4(to, to + half, a.bias == nullptr ? nullptr : a.bias + at, half,
+          a.angles == nullptr ? nullptr : a.angles + int64_t{patch} * half + e);
 }
 
 template <typename R> __global__ void means(const R *x, float *to, int32_t each, int32_t hidden) {
@@ -186,10 +199,36 @@ cudaError_t launch_tower_angles(const TowerAngleArguments &a, cudaStream_t strea
     return cudaGetLastError();
 }
 
+cudaError_t launch_tower_norm(const TowerNormArguments &a, cudaStream_t stream) {
+    if (a.count == 0) return cudaSuccess;
+    if (a.hidden % kVector != 0 || a.hidden > kMostTowerNormed || !a.norm) {
+        return cudaErrorInvalidValue;
+    }
+    constexpr int rows = kNormThreads / 32;
+    const auto blocks = static_cast<unsigned>((a.count + rows - 1) / rows);
+    return with_type(a.type, [&](auto r) {
+        return with_type(a.element, [&](auto t) {
+            using R = decltype(r);
+            using T = decltype(t);
+            if (a.hidden <= 1024) {
+                norm_rows<R, T, 4><<<blocks, kNormThreads, 0, stream>>>(a);
+            } else if (a.hidden <= 1280) {
+                norm_rows<R, T, 5><<<blocks, kNormThreads, 0, stream>>>(a);
+            } else {
+                norm_rows<R, T, 8><<<blocks, kNormThreads, 0, stream>>>(a);
+            }
+            return cudaGetLastError();
+        });
+    });
+}
+
 cudaError_t launch_tower_turn(const TowerTurnArguments &a, cudaStream_t stream) {
     if (a.count == 0 || (a.bias == nullptr && a.angles == nullptr)) return cudaSuccess;
     return with_type(a.element, [&](auto t) {
-        turn<decltype(t)><<<static_cast<unsigned>(a.count), kThreads, 0, stream>>>(a);
+        const int64_t quads =
+            int64_t{a.count} * (a.keys_alone ? 1 : 2) * a.heads * (a.head_dim / 2 / kQuad);
+        if (quads > INT32_MAX - kTurnThreads) return cudaErrorInvalidValue;
+        turn<decltype(t)><<<grid_for(quads, kTurnThreads), kTurnThreads, 0, stream>>>(a);
         return cudaGetLastError();
     });
 }

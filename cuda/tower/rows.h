@@ -8,6 +8,7 @@
 #include <vector_types.h>
 
 #include "base/dtype.h"
+#include "elementwise/norm.h"
 
 namespace batchllm::cuda {
 
@@ -51,13 +52,25 @@ struct TowerAngleArguments {
 };
 cudaError_t launch_tower_angles(const TowerAngleArguments &arguments, cudaStream_t stream);
 
-// Queries and keys in place: the bias, then the rotation of element i with i + head_dim / 2.
+// out = norm(x), of rows that a warp holds: a tower's are short, and a block for each would mostly wait for its sums.
+inline constexpr int32_t kMostTowerNormed = 2048;
+struct TowerNormArguments {
+    DType element, type; // of out; of x
+    const void *x;       // [count, hidden], hidden a multiple of 8
+    DeviceNorm norm;
+    void *out; // [count, hidden]; may be x
+    int32_t count, hidden;
+};
+cudaError_t launch_tower_norm(const TowerNormArguments &arguments, cudaStream_t stream);
+
+// Queries and keys in place, or keys alone: the bias, then the rotation of element i with i + head_dim / 2.
 struct TowerTurnArguments {
     DType element;
     void *qkv;            // [patches, 3, heads, head_dim], head_dim a multiple of 8
     const float *bias;    // [2, heads, head_dim] or null
     const float2 *angles; // [patches, head_dim / 2] or null
     int32_t count, heads, head_dim;
+    bool keys_alone = false;
 };
 cudaError_t launch_tower_turn(const TowerTurnArguments &arguments, cudaStream_t stream);
 

@@ -79,7 +79,16 @@ std::vector<KvScales> kv_scales(const Model &model, int32_t threads) {
     std::vector<Task> tasks;
     for (size_t i = 0; i < model.layers.size(); ++i) {
         const Attention *a = model.layers[i].attention();
-        if (a == nullptr || !a->k) continue;
+        if (a == nullptr) continue;
+        if (a->latent) { // a key, most of which is its value too, has one
+            const Latent &latent = a->latent;
+            const double of_turned = size_of_projection(
+                latent.down, model.layers[i].before_attention, latent.rank, latent.turned);
+            const float scale =
+                scale_for(std::max(size_of_normed(latent.norm, 0, latent.rank), of_turned));
+            all[i] = {{scale}, {scale}};
+        }
+        if (!a->k) continue;
         all[i] = {a->k_scales, a->v_scales};
         for (const bool value : {false, true}) {
             std::vector<float> &scales = value ? all[i].v : all[i].k;

@@ -10,6 +10,8 @@
 // 224 times as large, and keeps all its bits down to 1/64. Some channels of real inputs are much
 // larger, and it matters most that none of their keys is clipped. Scaling by a power of two does
 // not round.
+//
+// A latent and the turned part behind it share a scale, that of the larger one.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,7 @@
 namespace batchllm {
 
 struct KvScales {
-    // [kv_heads]; empty in a layer without keys and values, or with latents.
+    // [kv_heads]; empty in a layer without keys and values. Of latents, which have no heads: one, the same in both.
     std::vector<float> k, v;
 };
 

@@ -17,7 +17,7 @@ struct AdapterKind {
     using Source = AdapterSource;
     using Made = PackedAdapter;
     using Slots = AdapterSlots;
-    static constexpr int64_t ahead = int64_t{512} << 20;
+    static constexpr int64_t ahead = int64_t{1} << 30;
     static constexpr int32_t row_error = BATCHLLM_ERROR_ROW_ADAPTER;
     static constexpr bool keeps_unused = true, renews_at_once = true;
 

@@ -81,6 +81,17 @@ void Placement::begin_plan() {
 }
 
 Status Placement::place(Agenda *agenda) {
+    RETURN_IF_ERROR(place_wanted(agenda));
+    // Lanes take about as much of the rest each.
+    const auto count = static_cast<int64_t>(lanes_.size());
+    const RowTokens rest = agenda->at_end() ? RowTokens() : agenda->waiting_tokens();
+    for (const auto &lane : lanes_) {
+        lane->scheduler().more_to_come(rest.prompt / count, rest.generated / count);
+    }
+    return {};
+}
+
+Status Placement::place_wanted(Agenda *agenda) {
     if (agenda->at_end() || !any_wants_more(lanes_)) return {};
     LaneBalance balance(lanes_, *agenda, limits_);
     while (!agenda->at_end() && balance.wants_more()) {

@@ -92,6 +92,7 @@ class Placement {
     void add_to(batchllm_stats *stats) const;
 
   private:
+    Status place_wanted(Agenda *agenda);
     Status place_group(const PlanGroup &group, LaneBalance *balance, Agenda *agenda);
     RowRun *start_run(const std::vector<int64_t> &rows, Lane *lane);
     void place_pictures(RowRun *run);

@@ -81,31 +81,39 @@ void MemoryForecast::clear(int64_t longest) {
 }
 
 void MemoryForecast::add(int64_t slots_now, const Outlook &outlook) {
-    add_to(&buckets_, slots_now, outlook);
+    add_to(&buckets_, slots_now, outlook, 1);
 }
 
-void MemoryForecast::add_to(Buckets *all, int64_t slots_now, const Outlook &outlook) const {
+int64_t MemoryForecast::slots(int64_t stored) const {
+    int64_t slots = 0;
+    for (const Kind &kind : kinds_) slots += kind.groups * std::min(stored, kind.most_slots);
+    return slots;
+}
+
+void MemoryForecast::add_to(Buckets *all, int64_t slots_now, const Outlook &outlook,
+                            int64_t count) const {
     for (const Kind kind : kinds_) { // by value, so that the writes below cannot change it
+        const int64_t groups = count * kind.groups;
         if (kind.most_slots == INT64_MAX) {
             for (const int64_t steps : outlook)
-                add_part(&(*all)[bucket_of(steps)], kind.groups, slots_now, steps);
+                add_part(&(*all)[bucket_of(steps)], groups, slots_now, steps);
             continue;
         }
         const int64_t now = std::min(slots_now, kind.most_slots);
         for (const int64_t steps : outlook) {
             const int64_t growing = std::min(steps, kind.most_slots - now);
             const size_t full = bucket_of(growing), end = bucket_of(steps);
-            add_part(&(*all)[full], kind.groups, now, growing);
+            add_part(&(*all)[full], groups, now, growing);
             if (full == end) continue;
-            (*all)[end].full_end += kind.groups * kind.most_slots;
-            (*all)[full].full_begin += kind.groups * kind.most_slots;
+            (*all)[end].full_end += groups * kind.most_slots;
+            (*all)[full].full_begin += groups * kind.most_slots;
         }
     }
 }
 
-int64_t MemoryForecast::peak_with(int64_t slots_now, const Outlook &outlook) const {
+int64_t MemoryForecast::peak_with(int64_t slots_now, const Outlook &outlook, int64_t count) const {
     Buckets all = buckets_;
-    add_to(&all, slots_now, outlook);
+    add_to(&all, slots_now, outlook, count);
     int64_t peak = 0;
     int64_t later_parts = 0; // those that end in later buckets and grow through this one
     int64_t later_slots = 0;

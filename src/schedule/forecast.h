@@ -85,8 +85,10 @@ class MemoryForecast {
     void clear(int64_t longest);
     void add(int64_t slots_now, const Outlook &outlook);
 
-    // The peak if one more request were added.
-    int64_t peak_with(int64_t slots_now, const Outlook &outlook) const;
+    // The peak if one more request were added, or `count` equal ones.
+    int64_t peak_with(int64_t slots_now, const Outlook &outlook, int64_t count = 1) const;
+    // What a request that has stored so many tokens takes, of all groups.
+    int64_t slots(int64_t stored) const;
 
   private:
     struct Bucket { // the requests that end in it, each in outlook_points parts
@@ -107,7 +109,7 @@ class MemoryForecast {
         bucket->slots_now += groups * slots_now;
         bucket->slots_at_end += groups * (slots_now + steps_left);
     }
-    void add_to(Buckets *all, int64_t slots_now, const Outlook &outlook) const;
+    void add_to(Buckets *all, int64_t slots_now, const Outlook &outlook, int64_t count) const;
 
     struct Kind { // a set of KV groups
         int64_t groups;

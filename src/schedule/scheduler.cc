@@ -1,7 +1,8 @@
 // The three queues, admission and preemption.
 //
 // Requests run in order of admission, and one is admitted only if the tokens of all running
-// requests are scheduled and some of the budget is left. So at the start of a step, at most one
+// requests are scheduled and some of the budget is left (of which scheduler_pace.cc may keep some back
+// beside decode tokens). So at the start of a step, at most one
 // request, the youngest, has prompt tokens left: the second and third queue hold what that request
 // and those admitted in this step still need.
 //
@@ -87,9 +88,11 @@ void Scheduler::Impl::schedule_decode() {
 // The second and third queue: own tokens if the prefix is complete, else the prefix's; after a
 // prefix that this batch completes, also its requests' own tokens.
 void Scheduler::Impl::schedule_prompts() {
+    bool forecast_made = false;
+    const int64_t later = budget - prompt_budget(&forecast_made);
+    budget -= later;
     if (!running.empty() && running.back()->state == RequestState::prefilling && budget > 0)
         schedule_prompt(running.back());
-    bool forecast_made = false;
     while (budget > 0 && !stalled) {
         Request *request = next_waiting();
         if (!request || !adapters.allows(request->adapter)) break;
@@ -110,6 +113,7 @@ void Scheduler::Impl::schedule_prompts() {
             forecast.add(own_target(*request) + pool.page_tokens() / 2, outlook(*request));
         schedule_prompt(request);
     }
+    budget += later;
 }
 
 void Scheduler::Impl::schedule_prompt(Request *request) {
@@ -197,7 +201,7 @@ void Scheduler::Impl::schedule_proposed() {
         if (request->chunk == 1) decoding.push_back(request);
     }
     if (decoding.empty()) return;
-    proposes = options.propose(decoding);
+    proposes = proposes_later = options.propose(decoding);
     int64_t spare = pool.free() / pool.groups() - static_cast<int64_t>(running.size());
     for (Request *request : decoding) {
         const int64_t stored = int64_t{request->computed} + request->chunk;

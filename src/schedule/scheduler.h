@@ -125,6 +125,9 @@ struct SchedulerOptions {
     int64_t max_requests = 0; // 0: no cap
     // false: requests are admitted while any page is free, without looking ahead. For comparisons.
     bool look_ahead = true;
+    // With fewer tokens, a step costs more per token: while more requests wait than fit, prompts are
+    // spread over steps of at least so many (scheduler_pace.cc).
+    int64_t paced_tokens = 1024;
     // Backend::feeds. Never called for rows with penalties or bad words of several tokens, because
     // sampling them needs all earlier tokens. Null: every token of a batch is already known.
     std::function<bool(const SampleInput &)> feeds = nullptr;
@@ -209,6 +212,10 @@ class Scheduler {
     // everything computed of it. Null requests are passed over. If a request does not fit, none is
     // added.
     Status add(std::span<const PlanPrefix> prefixes, const RequestGroup &group);
+
+    // Besides the requests that are here, others with so many tokens are to come: of prompts, and to
+    // generate at most.
+    void more_to_come(int64_t prompt_tokens, int64_t output_tokens);
 
     // Whether the plan's prefix is here: a request that has not finished needs it, or it is kept.
     bool has(int32_t prefix) const;

@@ -1,5 +1,5 @@
-// Shared by the scheduler's parts: scheduler.cc schedules steps, scheduler_rows.cc adds and removes
-// requests.
+// Shared by the scheduler's parts: scheduler.cc schedules steps, scheduler_pace.cc says how many prompt
+// tokens they compute, scheduler_rows.cc adds and removes requests.
 #pragma once
 
 #include <algorithm>
@@ -64,6 +64,9 @@ struct Scheduler::Impl {
     int64_t with_pictures(const Request &request, int32_t begin, int64_t wanted);
     int64_t whole_pictures(const Request &request, int32_t begin, int64_t tokens) const;
     void schedule_proposed();
+    int64_t prompt_budget(bool *forecast_made);
+    int64_t most_running() const;
+    bool drafts_pay();
     int64_t grow(PageTable *pages, int64_t stored, int64_t tokens);
     bool finds_no_page() const;
     int64_t grow_by_preemption(Request *request);
@@ -106,9 +109,10 @@ struct Scheduler::Impl {
     int64_t first_place = 0;
     int64_t waiting = 0;
     std::vector<Request *> preempted;
-    std::vector<Request *> running; // in order of admission, oldest first
-    int64_t ending = 0;             // number of requests
-    int64_t own_tokens_left = 0;    // own prompt tokens that have never been computed
+    std::vector<Request *> running;               // in order of admission, oldest first
+    int64_t ending = 0;                           // number of requests
+    int64_t own_tokens_left = 0;                  // own prompt tokens that have never been computed
+    int64_t coming_prompt = 0, coming_output = 0; // tokens of requests to come
 
     // For the step that is being scheduled.
     int64_t budget = 0;
@@ -118,6 +122,7 @@ struct Scheduler::Impl {
     std::vector<int32_t> chain;              // scratch
     std::vector<Request *> decoding;         // scratch
     bool proposes = false;
+    bool proposes_later = false; // whether tokens would be proposed if a step had no prompts
     StepCounts counts;
 
     // Batches in flight: records[oldest], then the other one.

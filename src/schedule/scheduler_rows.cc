@@ -101,6 +101,11 @@ Status Scheduler::add(std::span<const PlanPrefix> prefixes, const RequestGroup &
     return {};
 }
 
+void Scheduler::more_to_come(int64_t prompt_tokens, int64_t output_tokens) {
+    impl_->coming_prompt = prompt_tokens;
+    impl_->coming_output = output_tokens;
+}
+
 void Scheduler::begin_plan() { impl_->forest.begin_plan(); }
 bool Scheduler::has(int32_t prefix) const { return impl_->forest.has(prefix); }
 void Scheduler::keep(int32_t prefix) { impl_->forest.keep(prefix); }

@@ -251,6 +251,21 @@ void weights_of_zeros_and_numbers_beyond_all_have_a_scale_too(void **) {
     assert_true(scales.v[0] == 0x1p60F);
 }
 
+void latents_have_the_scale_of_their_larger_part(void **) {
+    const auto model = load_model("golden/deepseek_v3_wide_bf16").value();
+    Layer &layer = model->layers[0];
+    const auto scale = [&] {
+        const KvScales scales = kv_scales(*model, 1)[0];
+        assert_true(scales.k.size() == 1 && scales.v == scales.k);
+        return scales.k[0];
+    };
+    assert_true(scale() == 1);
+    layer.attention()->latent.norm.offset = 39; // of weights around 1
+    assert_true(scale() == 32);
+    layer.before_attention.offset = 1e5F; // what the turned part is a product with
+    assert_true(scale() > 1024);
+}
+
 // Each golden model, whatever the stored form of its key weights, including layers that attend to
 // another layer's keys.
 void every_model_has_scales(void **) {
@@ -262,12 +277,13 @@ void every_model_has_scales(void **) {
         const std::vector<KvScales> scales = kv_scales(*model, 2);
         for (size_t i = 0; i < scales.size(); ++i) {
             const Attention *a = model->layers[i].attention();
-            const size_t heads = a != nullptr && !a->latent ? static_cast<size_t>(a->kv_heads) : 0;
+            const size_t heads = a != nullptr ? static_cast<size_t>(a->kv_heads) : 0;
             assert_int_equal(scales[i].k.size(), heads);
             assert_int_equal(scales[i].v.size(), heads);
             for (const float scale : scales[i].k) {
                 assert_true(is_power_of_two(scale) && scale > 1e-4F && scale < 1e4F);
             }
+            assert_true(a == nullptr || !a->latent || scales[i].k == scales[i].v);
             borrowed += a != nullptr && a->kv_layer >= 0;
         }
     }
@@ -286,6 +302,7 @@ int main() {
         cmocka_unit_test(behind_a_norm_its_weight_says_it),
         cmocka_unit_test(the_checkpoints_scales_are_taken_as_they_are),
         cmocka_unit_test(weights_of_zeros_and_numbers_beyond_all_have_a_scale_too),
+        cmocka_unit_test(latents_have_the_scale_of_their_larger_part),
         cmocka_unit_test(every_model_has_scales),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

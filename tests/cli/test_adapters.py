@@ -144,7 +144,9 @@ class Adapters(ProgramTest):
         (self.path("adapters") / "bad").mkdir(parents=True)
         (self.path("adapters") / "bad" / "adapter_config.json").write_text("{}")
         shutil.copytree(ADAPTERS / NAMES[0], self.path("outside"))
-        names = ["none", "../outside", "/etc", ".", "..", "bad", "a\u0000b", "x" * 300]
+        shutil.copytree(self.path("adapters") / "bad", self.path("adapters") / "pipe")
+        os.mkfifo(self.path("adapters") / "pipe" / "adapter_model.safetensors")
+        names = ["none", "pipe", "../outside", "/etc", ".", "..", "bad", "a\u0000b", "x" * 300]
         rows = [{"id": i, "adapter": name, **prompt(0)} for i, name in enumerate(names)] + [{"id": "good", **prompt(0)}]
         found = self.run_rows(rows, "--adapters", self.path("adapters"), backend=CPU, expect=3)
         for row in found:

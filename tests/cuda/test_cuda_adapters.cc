@@ -68,6 +68,7 @@ struct Made {
             part.rank = ranks[p];
             part.scale = 0.25F * static_cast<float>(draw(random, 1, 12));
             part.shares = p > 0 && ranks[p] == ranks[p - 1] && draw(random, 0, 3) == 0;
+            if (part.shares) part.scale = parts.back().scale;
             const float deviation = 1 / std::sqrt(static_cast<float>(columns));
             part.a = part.shares
                          ? parts.back().a
@@ -150,7 +151,7 @@ struct Job {
     DeviceMemory codes_there;
     std::optional<Array> x_there, scales_there;
     DeviceMemory entries;
-    int32_t most = 8;
+    int32_t most = 8, most_of_part = 0;
 
     int32_t rows() const { return static_cast<int32_t>(slots.size()); }
 
@@ -163,6 +164,9 @@ struct Job {
             all.push_back({}); // of another product
             all.push_back(adapters.back().entry);
             most = std::max(most, adapters.back().entry.ranks);
+            for (const AdapterPart &part : adapters.back().entry.parts) {
+                most_of_part = std::max(most_of_part, part.rank);
+            }
         }
         entries = upload(all);
         const int64_t count = int64_t{rows()} * s.columns;
@@ -206,7 +210,7 @@ struct Job {
             for (const AdapterTile &tile : lists.tiles) {
                 if (!joined.empty() && joined.back().entries == tile.entries &&
                     joined.back().count + tile.count <= kTallTile) {
-                    joined.back().count += tile.count;
+                    joined.back().count = static_cast<int16_t>(joined.back().count + tile.count);
                 } else {
                     joined.push_back(tile);
                 }
@@ -218,20 +222,31 @@ struct Job {
             upload(std::vector<int32_t>{static_cast<int32_t>(lists.tiles.size())});
         const Array y(before, s.y_type);
         const DeviceMemory of_rows = upload(lists.entries);
+        const DeviceMemory block_counts = upload(lists.block_counts),
+                           block_entries = upload(lists.block_entries);
         const int32_t stride = most + 8;
         const Array t(int64_t{adapter_ranges(s.columns)} * (rows() + 3) * stride, DType::f32);
         AdapterArguments a{};
         a.element = s.element;
-        a.work = {count.as<int32_t>(), there_tiles.as<AdapterTile>(), there_rows.as<int32_t>(),
-                  of_rows.as<const AdapterEntry *>(), tall};
+        a.work = {count.as<int32_t>(),
+                  there_tiles.as<AdapterTile>(),
+                  there_rows.as<int32_t>(),
+                  of_rows.as<const AdapterEntry *>(),
+                  tall,
+                  block_counts.as<int32_t>(),
+                  block_entries.as<const AdapterEntry *>()};
         a.product = 1;
         a.most_ranks = most;
+        a.most_of_part = most_of_part;
         a.x = s.scaling == Scaling::none ? x_there->data() : codes_there.data();
         a.columns = s.columns;
         a.x_scales = s.scaling == Scaling::none ? nullptr : scales_there->floats();
         a.x_scaling = s.scaling;
         a.x_scale_stride = rows();
-        a.t = t.floats();
+        a.t = t.data();
+        // Half of the jobs have t in ranges, as other devices do.
+        a.whole =
+            (gated || rows() % 2 == 0) && adapter_sums_are_whole(s.element, s.scaling, hopper);
         a.t_rows = rows() + 3;
         a.t_stride = stride;
         a.y = y.data();
@@ -378,6 +393,48 @@ void products_are_the_references(void **) {
     }
 }
 
+// W with the adapter's change against float64.
+void check_merge(Random &random, const Shape &s, const std::vector<int32_t> &ranks) {
+    const Made made(random, s, ranks);
+    const DeviceMemory entry = upload(std::vector<AdapterEntry>{made.entry});
+    const std::vector<float> w = normal(random, int64_t{s.width()} * s.columns, s.element);
+    const Array there(w, s.element), merged(int64_t{s.width()} * s.columns, s.element);
+    AdapterMerge merge{s.element,
+                       entry.as<AdapterEntry>(),
+                       there.data(),
+                       merged.data(),
+                       s.width(),
+                       s.columns,
+                       int32_t(s.widths.size()),
+                       {}};
+    for (size_t p = 0; p < s.widths.size(); ++p) merge.first[p + 1] = merge.first[p] + s.widths[p];
+    check(launch_adapter_merge(merge, nullptr));
+    std::vector<double> wanted(w.begin(), w.end());
+    for (size_t p = 0; p < s.widths.size(); ++p) {
+        const Made::Part &part = made.parts[p];
+        for (int32_t n = 0; n < s.widths[p]; ++n) {
+            double *row = &wanted[size_t(merge.first[p] + n) * size_t(s.columns)];
+            for (int32_t r = 0; r < part.rank; ++r) {
+                const double b = double(part.scale) * double(part.b[size_t(n * part.rank + r)]);
+                for (int32_t k = 0; k < s.columns; ++k) {
+                    row[k] += b * double(part.a[size_t(r * s.columns + k)]);
+                }
+            }
+        }
+    }
+    assert_close(merged.read(), wanted, tolerance(s.element), (s.name() + ", merged").c_str());
+}
+
+void a_merged_matrix_has_the_changes_of_all_parts(void **) {
+    Random random(seed_of_run());
+    for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
+        check_merge(random, {type, type, 64, {64}}, {8});
+        check_merge(random, {type, type, 2056, {48, 8, 16}}, {24, 0, 12});
+        check_merge(random, {type, type, 256, {520, 128}}, {64, 128});
+    }
+    check_merge(random, {DType::f32, DType::f32, 64, {13, 20, 7}}, {4, 16, 8});
+}
+
 void x_in_e4m3_is_taken_with_its_scales(void **) {
     Random random(seed_of_run());
     for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
@@ -404,10 +461,13 @@ void gate_and_up_are_changed_before_the_activation(void **) {
     if (!hopper) skip();
     Random random(seed_of_run());
     for (const DType element : {DType::bf16, DType::f16}) {
-        for (const int32_t rows : {1, 63, 300, 1500}) {
+        for (const int32_t rows :
+             {1, 63, 300, 1501, 4700, 4701}) { // also in tiles that are not cut
             const Shape s{element, element, 128, {256, 256}};
+            // Both parts in a stage, and one after the other.
+            const int32_t most = rows % 2 == 0 ? 64 : 24;
             const std::vector<std::vector<int32_t>> ranks = {
-                {16, 16}, {8, 24}, {0, 64}, {40, 12}, {4, 0}};
+                {16, 16}, {8, 24}, {0, most}, {most - 24, 12}, {4, 0}};
             Job job(random, s, ranks, draw_slots(random, rows, 5, rows > 100));
             std::fill(job.before.begin(), job.before.end(), 0.0F);
             const std::vector<double> sums = job.wanted();
@@ -442,6 +502,7 @@ int main() {
     hopper = properties.major == 9;
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_are_the_references),
+        cmocka_unit_test(a_merged_matrix_has_the_changes_of_all_parts),
         cmocka_unit_test(x_in_e4m3_is_taken_with_its_scales),
         cmocka_unit_test(each_row_has_an_adapter_of_its_own),
         cmocka_unit_test(gate_and_up_are_changed_before_the_activation),

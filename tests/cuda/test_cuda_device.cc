@@ -8,6 +8,9 @@
 #include "backend_options.h"
 #include "golden_files.h"
 #include "layer_kinds.h"
+#include "model/parts.h"
+#include "step/forward_options.h"
+#include "step/products.h"
 #include "step/supported.h"
 #include "testing.h"
 
@@ -406,6 +409,43 @@ void state_space_layers_that_no_kernel_takes_are_refused_by_name(void **) {
             "'s norm other than RMSNorm with a weight");
 }
 
+// As a device's memory is estimated before anything is loaded.
+void weights_are_counted_as_they_are_loaded(void **) {
+    const auto bytes_of = [](const Model &model, Quantize quantize) {
+        ForwardOptions options;
+        options.quantize = quantize;
+        LoadOptions load = load_options(model, options, size_t{1} << 40);
+        load.takes = [](int64_t rows, int64_t columns, Scaling scaling, bool) {
+            return Products::may_take(DType::bf16, rows, columns, scaling);
+        };
+        const auto bytes = loaded_bytes(model, load);
+        if (!bytes.ok()) fail_msg("%s", bytes.status().message().c_str());
+        return *bytes;
+    };
+    struct Case {
+        const char *name;
+        bool smaller_as_stored; // than in 16 bits
+    };
+    for (const Case &c : {Case{"llama3_gqa_sharded_bf16", false}, Case{"qwen3_moe_bf16", false},
+                          Case{"phi3_ct_channel_fp8", true}, Case{"llama_awq", true},
+                          Case{"llama_ct_mxfp4", true}}) {
+        const auto model = load_model(std::string("golden/") + c.name);
+        assert_true(model.ok());
+        const int64_t wide = bytes_of(**model, Quantize::none);
+        const int64_t stored = bytes_of(**model, Quantize::stored);
+        const int64_t fp8 = bytes_of(**model, Quantize::fp8);
+        print_message("%s: %d, as stored %d, in fp8 %d bytes\n", c.name, int(wide), int(stored),
+                      int(fp8));
+        assert_true((stored < wide) == c.smaller_as_stored);
+        assert_true(fp8 < wide);
+        const auto first = part_of(**model, 0, 2), second = part_of(**model, 1, 2);
+        assert_true(first.ok() && second.ok());
+        const int64_t parts =
+            bytes_of(**first, Quantize::none) + bytes_of(**second, Quantize::none);
+        assert_true(parts > wide && bytes_of(**first, Quantize::none) < wide);
+    }
+}
+
 } // namespace
 
 int main() {
@@ -423,6 +463,7 @@ int main() {
         cmocka_unit_test(what_no_model_has_of_norms_around_experts_is_refused),
         cmocka_unit_test(a_feed_forward_is_checked_behind_every_mixer),
         cmocka_unit_test(state_space_layers_that_no_kernel_takes_are_refused_by_name),
+        cmocka_unit_test(weights_are_counted_as_they_are_loaded),
         cmocka_unit_test(a_machine_without_a_driver_is_told),
         cmocka_unit_test(a_failed_allocation_is_out_of_memory_and_a_lost_device_is_a_device_error),
     };

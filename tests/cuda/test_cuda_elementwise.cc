@@ -166,6 +166,42 @@ void a_fused_norm_is_the_norm_apart(void **) {
     }
 }
 
+void several_norms_of_a_sum_are_each_the_norm_apart(void **) {
+    Random random(kSeed + 9);
+    for (const DType type : kTypes) {
+        for (const int32_t hidden : {64, 1000, 2816, 5120, 16384}) {
+            const int64_t all = int64_t{3} * hidden;
+            const auto x = normal(random, all, type), delta = normal(random, all, type);
+            const Array a(x, type), b(x, type), d(delta, type);
+            const Array outs[3] = {Array(all, type), Array(all, type), Array(all, type)};
+            std::vector<Array> weights;
+            std::vector<DeviceNorm> norms;
+            for (int i = 0; i < 4; ++i) {
+                weights.emplace_back(normal(random, hidden, DType::f32), DType::f32);
+                norms.push_back(
+                    {NormKind::rms, weights.back().floats(), nullptr, i % 2 == 0 ? 1e-6f : 1e-3f});
+            }
+            check(launch_add_norms({{type, type, a.data(), d.data(), nullptr, norms[0], 1, norms[1],
+                                     outs[0].data(), 3, hidden},
+                                    {norms[2], norms[3]},
+                                    {outs[1].data(), outs[2].data()}},
+                                   nullptr));
+            check(launch_add_norm(
+                {type, type, b.data(), d.data(), nullptr, norms[0], 1, {}, nullptr, 3, hidden},
+                nullptr));
+            assert_true(a.read() == b.read());
+            for (size_t i = 0; i < 3; ++i) {
+                const Array apart(all, type);
+                const DeviceNorm &norm = norms[i + 1];
+                check(launch_rms_norm({type, type, b.data(), nullptr, norm.weight, norm.epsilon,
+                                       apart.data(), 3, hidden},
+                                      nullptr));
+                assert_true(outs[i].read() == apart.read());
+            }
+        }
+    }
+}
+
 double activated(Activation kind, double x) {
     if (kind == Activation::silu) return x / (1 + std::exp(-x));
     if (kind == Activation::relu_squared) return std::max(x, 0.0) * std::max(x, 0.0);
@@ -452,6 +488,7 @@ struct RopeCase {
     bool whole;
     float scale;
     float long_scale = 0;
+    bool v_norm = false; // RMSNorm without weights
 };
 
 // The expected QKV row of a token: biases, norms, rotation. Leaves out the padding of each head.
@@ -485,6 +522,8 @@ std::vector<double> turned(const RopeCase &c, const float *row, const float *bia
             if (c.norm == NormKind::layer) out[i] += double(norm_bias[at]);
         }
     };
+    const std::vector<float> ones(static_cast<size_t>(c.padded), 1);
+    for (int32_t head = c.heads + c.kv_heads; head < all && c.v_norm; ++head) norm(head, 1, ones);
     if (c.norm != NormKind::none && c.whole) {
         norm(0, c.heads, q_norm);
         norm(c.heads, c.kv_heads, k_norm);
@@ -599,6 +638,7 @@ void check_rope(Random &random, DType type, const RopeCase &c, bool e4m3) {
                             where.as<int32_t>(),
                             c.long_scale,
                             8192};
+    if (c.v_norm) arguments.v_norm = {NormKind::rms, nullptr, nullptr, 1e-6f};
     arguments.kv_e4m3 = e4m3;
     if (scaled) {
         arguments.k_scale = kv_scales.as<float>();
@@ -673,6 +713,9 @@ void rope_and_pages_are_the_references(void **) {
                  {1, 1, 256, 256, 256, false, none, false, 1},
                  {64, 8, 128, 128, 128, false, rms, false, 1}, // several blocks per token
                  {33, 3, 144, 256, 144, false, none, false, 1},
+                 {1, 1, 512, 512, 512, false, none, false, 1},
+                 {16, 8, 256, 256, 256, false, rms, false, 1, 0, true},
+                 {16, 2, 512, 512, 512, false, rms, false, 1, 0, true},
                  // The others.
                  {4, 2, 128, 128, 0, false, none, false, 1},
                  {4, 2, 128, 128, 64, true, rms, false, 1},
@@ -682,6 +725,7 @@ void rope_and_pages_are_the_references(void **) {
                  {5, 1, 50, 64, 50, false, rms, false, 1},
                  {5, 5, 72, 128, 36, true, layer, false, 1},
                  {12, 4, 128, 128, 128, false, rms, true, 1},
+                 {4, 2, 128, 128, 64, false, rms, false, 1, 0, true},
                  {3, 3, 72, 128, 72, false, rms, true, 1},
                  {40, 8, 128, 128, 128, false, layer, false, 1},
                  {2, 1, 256, 256, 64, false, rms, true, 1},
@@ -704,6 +748,7 @@ int main() {
         cmocka_unit_test(norms_are_the_references),
         cmocka_unit_test(additions_and_norms_are_the_references),
         cmocka_unit_test(a_fused_norm_is_the_norm_apart),
+        cmocka_unit_test(several_norms_of_a_sum_are_each_the_norm_apart),
         cmocka_unit_test(activations_are_the_references),
         cmocka_unit_test(the_squared_relu_of_a_nan_is_one),
         cmocka_unit_test(silu_is_right_for_every_number),

@@ -655,6 +655,71 @@ void sums_with_a_norm_of_their_own_are_the_references(void **) {
     }
 }
 
+// A norm of the shared expert's result and one of the sum, what is added up normed again: as by three launches.
+void sums_of_normed_parts_are_those_of_launches_apart(void **) {
+    Random random(kSeed + 52);
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+        for (const int32_t hidden : {8, 136, 2816, 5376}) {
+            const int32_t tokens = 21, chosen = 8;
+            const int64_t turns = tokens * chosen, all = int64_t{tokens} * hidden;
+            const auto made = normal(random, turns * hidden, type);
+            const auto before = normal(random, all, type), delta = normal(random, all, type);
+            const auto weights = normal(random, turns, DType::f32);
+            std::vector<int32_t> turn_of(static_cast<size_t>(turns));
+            std::iota(turn_of.begin(), turn_of.end(), 0);
+            std::shuffle(turn_of.begin(), turn_of.end(), random);
+            const Array from(made, type), w(weights, DType::f32),
+                keep(std::vector<float>{0.3F}, DType::f32);
+            const Array together(before, type), apart(before, type);
+            const Array shared(delta, type), parts(delta, type);
+            const Array out(all, type), wanted(all, type);
+            std::vector<Array> scales;
+            std::vector<DeviceNorm> norms;
+            for (int i = 0; i < 4; ++i) {
+                scales.emplace_back(normal(random, hidden, DType::f32), DType::f32);
+                norms.push_back({NormKind::rms, scales.back().floats(), nullptr, 1e-6F});
+            }
+            const DeviceMemory places = upload(turn_of);
+            CombineArguments a{};
+            a.add = {type, type,     together.data(), shared.data(), nullptr, norms[2],
+                     1,    norms[3], out.data(),      tokens,        hidden,  keep.floats()};
+            a.made = from.data();
+            a.turn_of = places.as<int32_t>();
+            a.weights = w.floats();
+            a.chosen = chosen;
+            CombineArguments sum = a;
+            AddNormArguments end = a.add;
+            a.norms = {norms[0], norms[1]};
+            check(launch_combine(a, nullptr));
+            check(launch_add_norm({type,
+                                   type,
+                                   parts.data(),
+                                   nullptr,
+                                   nullptr,
+                                   {},
+                                   1,
+                                   norms[0],
+                                   parts.data(),
+                                   tokens,
+                                   hidden},
+                                  nullptr));
+            sum.add = {type, type, parts.data(), nullptr, nullptr, norms[1],
+                       1,    {},   nullptr,      tokens,  hidden};
+            check(launch_combine(sum, nullptr));
+            end.residual = apart.data();
+            end.delta = parts.data();
+            end.out = wanted.data();
+            check(launch_add_norm(end, nullptr));
+            const auto as_double = [](const std::vector<float> &x) {
+                return std::vector<double>(x.begin(), x.end());
+            };
+            const std::string what = "normed parts, " + std::to_string(hidden) + " wide";
+            assert_close(together.read(), as_double(apart.read()), tolerance(type), what.c_str());
+            assert_close(out.read(), as_double(wanted.read()), tolerance(type), what.c_str());
+        }
+    }
+}
+
 } // namespace
 
 int main() {
@@ -676,6 +741,7 @@ int main() {
         cmocka_unit_test(a_nan_stays_one),
         cmocka_unit_test(sums_are_the_references),
         cmocka_unit_test(sums_with_a_norm_of_their_own_are_the_references),
+        cmocka_unit_test(sums_of_normed_parts_are_those_of_launches_apart),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/narrow_floats.h"
@@ -128,6 +129,45 @@ double relative_error(const std::vector<float> &got, const std::vector<double> &
         all += wanted[i] * wanted[i];
     }
     return std::sqrt(wrong / all);
+}
+
+// What is chosen by time may be any of them: other tiles and clusters, at sizes that are no multiples of these.
+void every_candidate_gives_the_same_product(void **) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    if (properties.major != 9) skip();
+    Random random(kSeed + 44);
+    constexpr auto element =
+        static_cast<int32_t>(DType::e4m3) + 8 * static_cast<int32_t>(Scaling::rows);
+    for (const auto &size : {std::pair<int64_t, int64_t>{208, 640}, {2064, 1040}}) {
+        const int64_t n = size.first, k = size.second;
+        for (const int64_t m : {48, 160, 320, 512}) {
+            const Scaled w = scaled(random, n, k, n, Scaling::rows, true);
+            const Scaled x = scaled(random, m, k, m, Scaling::rows, false);
+            const DeviceMemory w_bytes = upload(w.bytes), w_scales = upload(w.scales);
+            const DeviceMemory x_bytes = upload(x.bytes), x_scales = upload(x.scales);
+            const Array scratch(m * n, DType::bf16);
+            const auto product = [&](int32_t candidate) {
+                TuningCache cache;
+                cache.add({m, n, k, element, static_cast<int32_t>(DType::bf16), 0}, candidate);
+                auto linear = Linear::create(DType::bf16, scratch.data(), m * n * 2, cache);
+                check(linear.status());
+                const Array out(m * n, DType::bf16);
+                check(linear->run({w_bytes.data(), n, k, w_scales.as<float>(), Scaling::rows},
+                                  {x_bytes.data(), x_scales.as<float>()}, m, out.data(),
+                                  DType::bf16, false, nullptr));
+                return out.read();
+            };
+            const std::vector<float> first = product(0);
+            const std::vector<double> wanted(first.begin(), first.end());
+            for (int32_t change = 1; change <= TuningCache::kChanges; ++change) {
+                const std::string what =
+                    std::to_string(m) + " rows, changed in way " + std::to_string(change);
+                assert_close(product(change * TuningCache::kOfHeuristic), wanted, 8e-3,
+                             what.c_str());
+            }
+        }
+    }
 }
 
 // The error of sums of many products, in either precision of the sums. For comparison: rounding
@@ -495,6 +535,7 @@ int main(int count, char **values) {
     if (count > 1) cmocka_set_test_filter(values[1]); // for example steps*
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_that_the_device_has_are_the_references),
+        cmocka_unit_test(every_candidate_gives_the_same_product),
         cmocka_unit_test(long_sums_are_the_references),
         cmocka_unit_test(steps_in_e4m3_are_the_dequantised_references),
         cmocka_unit_test(layers_with_experts_are_in_e4m3_up_to_the_experts),

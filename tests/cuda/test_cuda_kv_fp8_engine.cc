@@ -16,9 +16,10 @@ constexpr const char *kNarrow = "tuning=0,kv_type=fp8,drafts=off";
 constexpr const char *kNarrowSm80 = "tuning=0,kv_type=fp8,attention=sm80,drafts=off";
 
 bool has_window(const Golden &golden) { return config_has(golden, "sliding_window"); }
+bool has_latents(const Golden &golden) { return config_has(golden, "kv_lora_rank"); }
 
 // Models of every shape of attention: heads of 64 to 512, windows, sinks, caps, norms of heads,
-// layers that attend to keys of earlier layers, layers with a state; and checkpoints with their own
+// layers that attend to keys of earlier layers, layers with a state, latents; and checkpoints with their own
 // scales. moved: the root mean square change of their log-probabilities, computed in float64, if
 // keys and values are rounded to e4m3. Random weights of 64 columns average little out, and a
 // rounding may send a token to other experts.
@@ -26,12 +27,23 @@ struct Subject {
     const char *name;
     double moved;
 };
-constexpr Subject kSubjects[] = {
-    {"gemma2_bf16", 0.073},        {"gemma3_text_bf16", 0.083},    {"gemma4_text_bf16", 0.468},
-    {"gpt_oss_bf16", 0.930},       {"llama_bias_f32", 0.212},      {"llama_ct_tensor_fp8", 0.316},
-    {"llama_modelopt_fp8", 0.298}, {"mistral_window_bf16", 0.243}, {"olmo2_bf16", 0.115},
-    {"phi3_bf16", 0.250},          {"qwen2_tied_bf16", 0.363},     {"qwen3_5_bf16", 0.015},
-    {"qwen3_bf16", 0.113},         {"qwen3_moe_bf16", 0.213}};
+constexpr Subject kSubjects[] = {{"deepseek_v2_lite_bf16", 0.285},
+                                 {"deepseek_v3_wide_bf16", 0.121},
+                                 {"gemma2_bf16", 0.073},
+                                 {"gemma3_text_bf16", 0.083},
+                                 {"gemma4_text_bf16", 0.468},
+                                 {"glm4_moe_lite_bf16", 0.264},
+                                 {"gpt_oss_bf16", 0.930},
+                                 {"llama_bias_f32", 0.212},
+                                 {"llama_ct_tensor_fp8", 0.316},
+                                 {"llama_modelopt_fp8", 0.298},
+                                 {"mistral_window_bf16", 0.243},
+                                 {"olmo2_bf16", 0.115},
+                                 {"phi3_bf16", 0.250},
+                                 {"qwen2_tied_bf16", 0.363},
+                                 {"qwen3_5_bf16", 0.015},
+                                 {"qwen3_bf16", 0.113},
+                                 {"qwen3_moe_bf16", 0.213}};
 
 std::vector<Golden> models() {
     std::vector<Golden> all;
@@ -84,8 +96,10 @@ void every_way_gives_the_same_tokens_but_for_close_calls(void **) {
     std::vector<std::vector<Said>> first;
     int64_t none = 0;
     std::vector<Golden> all = models();
-    // If a rounding changes a token's experts, everything that follows differs.
-    std::erase_if(all, [](const Golden &golden) { return has_experts(golden); });
+    // If a rounding changes a token's experts, everything that follows differs. (The wide one's layers are dense.)
+    std::erase_if(all, [](const Golden &golden) {
+        return has_experts(golden) && golden.directory != "golden/deepseek_v3_wide_bf16";
+    });
     for (const Golden &golden : all) {
         first.push_back(run_rows(golden, {"first", "none", kNarrow}, &none));
     }
@@ -115,6 +129,7 @@ void reproducible_rows_are_the_same_in_every_way(void **) {
         std::vector<Compared> sums(all.size());
         for (const Golden &golden : models()) {
             if (options == kNarrowSm80 && !has_window(golden)) continue;
+            if (has_latents(golden)) continue; // in f32 alone
             Way way{"first", "none", options};
             way.reproducible = 1;
             int64_t none = 0;

@@ -292,9 +292,8 @@ void run_kinds(DType element, DType residual, const char *family, bool graphs, b
                              dtype_name(residual) + ", " + family +
                              (kv_e4m3 ? ", keys and values in e4m3" : "");
     std::vector<LayerKind> all = layer_kinds();
-    for (const LayerKind &kind : latent_layer_kinds()) {
-        if (!kv_e4m3) all.push_back(kind);
-    }
+    const std::vector<LayerKind> latents = latent_layer_kinds();
+    all.insert(all.end(), latents.begin(), latents.end());
     for (const LayerKind &kind : all) {
         if (kind.name.find(only) == std::string::npos) continue;
         check(check_supported(kind.make()));
@@ -391,15 +390,20 @@ void prompts_attend_to_latents_in_the_plain_form(void **) {
     struct Case {
         DType element;
         int32_t q_rank, plain, value;
+        bool kv_e4m3 = false;
     };
-    for (const Case &c : {Case{DType::bf16, 72, 192, 256}, Case{DType::f16, 0, 128, 128},
-                          Case{DType::bf16, 72, 128, 128}, Case{DType::f16, 72, 192, 256}}) {
+    for (const Case &c :
+         {Case{DType::bf16, 72, 192, 256}, Case{DType::f16, 0, 128, 128},
+          Case{DType::bf16, 72, 128, 128}, Case{DType::f16, 72, 192, 256},
+          Case{DType::bf16, 72, 192, 256, true}, Case{DType::f16, 0, 128, 128, true}}) {
         Random random(kSeed);
         Model model = kinds::latents(4, 512, 64, c.q_rank, true, c.plain, c.value);
         if (c.q_rank == 0) model.ropes[0].pairs = false;
         place_keys_and_values(&model);
         const auto memory =
             reference::fill(&model, kSeed + 1, [&](float x) { return rounded(x, c.element); });
+        std::vector<KvScales> scales;
+        if (c.kv_e4m3) scales = kv_scales(model, 1);
         std::vector<int32_t> tokens[4]; // before, shared, own of one and of the other
         for (size_t i = 0; i < 4; ++i) {
             const int32_t count[] = {kBefore + 1, kShared, kOne, kOther};
@@ -407,7 +411,7 @@ void prompts_attend_to_latents_in_the_plain_form(void **) {
                 tokens[i].push_back(static_cast<int32_t>(draw(random, 0, model.vocabulary - 1)));
             }
         }
-        const Setting setting{c.element, DType::f32, family, true, false, 1024};
+        const Setting setting{c.element, DType::f32, family, true, c.kv_e4m3, 1024};
         Steps steps(model, setting);
         TokenBatch first, second;
         first.tokens.assign(tokens[0].begin(), tokens[0].end() - 1);
@@ -436,12 +440,12 @@ void prompts_attend_to_latents_in_the_plain_form(void **) {
             steps.run(second, {0, 1, one - 1, one, other - 1, other, other + kOther - 1});
         assert_int_equal(steps.plain(), kShared + kOne + kOther);
         reference::Rows wanted;
-        const reference::Rows before = reference::logits(model, tokens[0], {});
+        const reference::Rows before = reference::logits(model, tokens[0], scales);
         wanted.push_back(before.back());
         for (const size_t which : {2, 3}) {
             std::vector<int32_t> row = tokens[1];
             row.insert(row.end(), tokens[which].begin(), tokens[which].end());
-            const reference::Rows all = reference::logits(model, row, {});
+            const reference::Rows all = reference::logits(model, row, scales);
             if (which == 2) {
                 wanted.push_back(all[0]);
                 wanted.push_back(all[kShared - 1]);
@@ -450,7 +454,8 @@ void prompts_attend_to_latents_in_the_plain_form(void **) {
             wanted.push_back(all.back());
         }
         compare(got, wanted, limit_of(setting, model), false,
-                std::string(dtype_name(c.element)) + ", plain form");
+                std::string(dtype_name(c.element)) + ", plain form" +
+                    (c.kv_e4m3 ? ", in e4m3" : ""));
     }
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "device/device.h"
@@ -22,8 +23,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::unique_ptr<RankGroup> make_group() {
-    auto made = RankGroup::create({0, 1});
+std::unique_ptr<RankGroup> make_group(bool peers = false) { // else NCCL's
+    auto made = RankGroup::create({0, 1}, peers);
     if (!made.ok()) fail_msg("%s", made.status().message().c_str());
     return std::move(made).value();
 }
@@ -126,9 +127,12 @@ Result<std::vector<float>> add_by_peers(RankGroup *group, int32_t rank, int64_t 
     Numbers stream_of_rank;
     RETURN_IF_ERROR(stream_of_rank.make(rank, std::vector<float>(static_cast<size_t>(count), 0)));
     // Whatever else each asks for, signals are where the others write them.
-    ASSIGN_OR_RETURN(const PeerBuffers peers,
-                     group->share_buffers(rank, {count * 4, rank * int64_t{70000}, {}}));
-    if (!peers) return error(BATCHLLM_ERROR_UNSUPPORTED, "no access to each other's memory");
+    ASSIGN_OR_RETURN(const PeerBuffers *shared,
+                     group->share_buffers(rank, {count * 4, rank * int64_t{70000}, 0, {}}));
+    if (shared == nullptr) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED, "no access to each other's memory");
+    }
+    const PeerBuffers &peers = *shared;
     for (size_t turn = 0; turn < 2; ++turn) {
         std::vector<float> own(static_cast<size_t>(count));
         for (size_t i = 0; i < own.size(); ++i) {
@@ -162,7 +166,7 @@ Result<std::vector<float>> add_by_peers(RankGroup *group, int32_t rank, int64_t 
 void peers_add_up_what_all_have_made(void **) {
     constexpr int32_t hidden = 1024, sums = 200;
     for (const int64_t rows : {1, 33, 3000}) {
-        const auto group = make_group();
+        const auto group = make_group(true);
         std::vector<std::vector<float>> got(2);
         assert_ok(run_ranks(group.get(), [&](int32_t rank) -> Status {
             const Launch many = [&](const std::function<Status()> &add, cudaStream_t) -> Status {
@@ -181,6 +185,104 @@ void peers_add_up_what_all_have_made(void **) {
     }
 }
 
+// Of every type, of sizes that are no multiple of a load's, and in several pieces.
+template <typename T> void sums_of(DType type, const std::function<T(int)> &number, bool eights) {
+    const auto group = make_group(true);
+    for (const int64_t count : {8, 1000, 100001, 1000000}) {
+        const int64_t each = eights ? count / 8 * 8 : count;
+        std::vector<std::vector<T>> got(2);
+        assert_ok(run_ranks(group.get(), [&](int32_t rank) -> Status {
+            RETURN_IF_CUDA(cudaSetDevice(rank));
+            if (count == 8) {
+                RETURN_IF_ERROR(group->share_buffers(rank, {512 << 10, 0, 0, {}}).status());
+            }
+            std::vector<T> own(static_cast<size_t>(each));
+            for (size_t i = 0; i < own.size(); ++i) {
+                own[i] = number(static_cast<int>(i % 100) + 3 * rank);
+            }
+            const auto bytes = own.size() * sizeof(T);
+            ASSIGN_OR_RETURN(const DeviceMemory memory,
+                             DeviceMemory::create(static_cast<int64_t>(bytes), "numbers"));
+            ASSIGN_OR_RETURN(const Stream stream, Stream::create());
+            RETURN_IF_CUDA(cudaMemcpy(memory.data(), own.data(), bytes, cudaMemcpyHostToDevice));
+            RETURN_IF_ERROR(group->meet());
+            if constexpr (std::is_same_v<T, int32_t>) {
+                RETURN_IF_ERROR(group->sum(rank, memory.as<int32_t>(), each, stream));
+            } else {
+                RETURN_IF_ERROR(group->sum(rank, memory.data(), each, type, stream));
+            }
+            RETURN_IF_CUDA(cudaStreamSynchronize(stream));
+            RETURN_IF_CUDA(cudaMemcpy(own.data(), memory.data(), bytes, cudaMemcpyDeviceToHost));
+            got[static_cast<size_t>(rank)] = own;
+            return group->meet();
+        }));
+        for (size_t i = 0; i < got[0].size(); ++i) {
+            const T both = number(2 * static_cast<int>(i % 100) + 3);
+            assert_true(got[0][i] == both && got[1][i] == both);
+        }
+    }
+}
+
+// The bits of a whole number below 256 in bf16.
+uint16_t bf16_of(int number) {
+    const auto wide = static_cast<float>(number);
+    uint32_t bits = 0;
+    std::memcpy(&bits, &wide, sizeof bits);
+    return static_cast<uint16_t>(bits >> 16);
+}
+
+void peers_sum_every_type(void **) {
+    sums_of<float>(
+        DType::f32, [](int i) { return static_cast<float>(i); }, false);
+    sums_of<int32_t>(
+        DType::f32, [](int i) { return i * 1000003; }, false);
+    sums_of<uint16_t>(DType::bf16, bf16_of, true);
+}
+
+void columns_of_all_ranks_are_put_together(void **) {
+    constexpr int32_t rows = 5, columns = 5003, begin = 2504, padded = 2512, stride = 5008;
+    const auto group = make_group(true);
+    assert_ok(run_ranks(group.get(), [&](int32_t rank) -> Status {
+        RETURN_IF_CUDA(cudaSetDevice(rank));
+        ASSIGN_OR_RETURN(PeerBuffers *const peers,
+                         group->share_buffers(rank, {1024, 0, rows * padded * 4, {}}));
+        const int32_t own = rank == 0 ? begin : columns - begin, first = rank * begin;
+        std::vector<float> made(rows * padded, -1);
+        for (int32_t r = 0; r < rows; ++r) {
+            for (int32_t c = 0; c < own; ++c) {
+                made[static_cast<size_t>(r * padded + c)] =
+                    static_cast<float>(r * columns + first + c);
+            }
+        }
+        RETURN_IF_CUDA(
+            cudaMemcpy(peers->logits, made.data(), made.size() * 4, cudaMemcpyHostToDevice));
+        Numbers all;
+        RETURN_IF_ERROR(all.make(rank, std::vector<float>(rows * stride, -1)));
+        PeerColumns c;
+        c.ranks = 2;
+        c.rows = rows;
+        c.to = all.memory.as<float>();
+        c.stride = stride;
+        for (int32_t r = 0; r < 2; ++r) {
+            c.parts[static_cast<size_t>(r)] = {
+                reinterpret_cast<const float *>(peers->of_rank(r, peers->logits)), padded,
+                r * begin, r == 0 ? begin : columns - begin};
+        }
+        RETURN_IF_ERROR(group->meet());
+        RETURN_IF_CUDA(launch_meeting(peers->signals, all.stream));
+        RETURN_IF_CUDA(launch_put_together(c, all.stream));
+        ASSIGN_OR_RETURN(const std::vector<float> got, all.read());
+        for (int32_t i = 0; i < rows * columns; ++i) {
+            const int32_t at = i / columns * stride + i % columns;
+            if (got[static_cast<size_t>(at)] != static_cast<float>(i)) {
+                return error(BATCHLLM_ERROR_INTERNAL, "number %d is %g", i,
+                             static_cast<double>(got[static_cast<size_t>(at)]));
+            }
+        }
+        return group->meet();
+    }));
+}
+
 // One that fails on the host, and one that never comes.
 void exchanges_that_wait_in_vain_end(void **) {
     const auto group = make_group();
@@ -195,22 +297,24 @@ void exchanges_that_wait_in_vain_end(void **) {
         return numbers.read().status();
     });
     // Nor do kernels that wait for it wait for ever.
-    const auto peers = make_group();
+    const auto peers = make_group(true);
     const Status second = run_ranks(peers.get(), [&](int32_t rank) -> Status {
         RETURN_IF_CUDA(cudaSetDevice(rank));
-        ASSIGN_OR_RETURN(const PeerBuffers buffers, peers->share_buffers(rank, {1024, 0, {}}));
+        ASSIGN_OR_RETURN(const PeerBuffers *buffers, peers->share_buffers(rank, {1024, 0, 0, {}}));
         ASSIGN_OR_RETURN(const Stream stream, Stream::create());
         RETURN_IF_ERROR(peers->meet());
         if (rank == 1) return error(BATCHLLM_ERROR_DEVICE, "lost");
-        RETURN_IF_CUDA(launch_meeting(buffers.signals, stream));
+        RETURN_IF_CUDA(launch_meeting(buffers->signals, stream));
         return check_cuda(cudaStreamSynchronize(stream), "waiting");
     });
     assert_string_equal(second.message().c_str(), "lost");
     assert_string_equal(status.message().c_str(), "lost");
     assert_true(Clock::now() - start < std::chrono::seconds(10));
     float one = 1;
-    assert_false(group->sum(0, &one, 1, DType::f32, nullptr).ok());
-    assert_false(group->meet().ok());
+    for (RankGroup *failed : {group.get(), peers.get()}) {
+        assert_false(failed->sum(0, &one, 1, DType::f32, nullptr).ok());
+        assert_false(failed->meet().ok());
+    }
 }
 
 // NCCL keeps its communicators until graphs with its kernels are destroyed, which is after the failure is known.
@@ -291,7 +395,7 @@ void print_times_of_peers() {
     constexpr int32_t hidden = 8192;
     std::printf("sums by peers in f32, with the addition\n      bytes        us      GB/s\n");
     for (int64_t rows = 1; rows <= 8192; rows *= 4) {
-        const auto group = make_group();
+        const auto group = make_group(true);
         float milliseconds = 0;
         constexpr int repeats = 50;
         assert_ok(run_ranks(group.get(), [&](int32_t rank) -> Status {
@@ -346,6 +450,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sums_are_those_of_all_ranks),
         cmocka_unit_test(bytes_are_swapped),
         cmocka_unit_test(peers_add_up_what_all_have_made),
+        cmocka_unit_test(peers_sum_every_type),
+        cmocka_unit_test(columns_of_all_ranks_are_put_together),
         cmocka_unit_test(exchanges_that_wait_in_vain_end),
         cmocka_unit_test(a_graph_that_lives_on_holds_up_no_failure),
     };

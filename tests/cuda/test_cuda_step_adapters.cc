@@ -34,11 +34,13 @@ BackendOptions options_of(const std::string &type, bool graphs, bool reproducibl
     }
     return options;
 }
+// merges: steps of one adapter alone run on merged layers from the second on; else none does.
 std::unique_ptr<CudaBackend> make_cuda(const Model &model, const std::string &type,
                                        bool graphs = true, bool reproducible = false,
-                                       const char *quantize = "none") {
+                                       const char *quantize = "none", bool merges = false) {
     BackendOptions options = options_of(type, graphs, reproducible);
     options.extra.emplace_back("quantize", quantize);
+    options.extra.emplace_back("merge_adapters", merges ? "1" : "0");
     auto made = CudaBackend::create(model, options);
     check(made.status());
     return std::move(made).value();
@@ -198,11 +200,11 @@ std::unique_ptr<Model> load_of(const Golden &golden) {
 
 void results_are_the_cpus(void **) {
     uint64_t seed = seed_of_run();
-    int64_t models = 0, wrong = 0;
+    int64_t models = 0, merging = 0, wrong = 0;
     for (const Golden &golden : golden_on_cuda()) {
         const auto model = load_of(golden);
         if (!model->head) continue;
-        const auto cuda = make_cuda(*model, "f32");
+        const auto cuda = make_cuda(*model, "f32", true, false, "none", true);
         auto cpu = cpu::CpuBackend::create(*model, options_of("f32", false));
         check(cpu.status());
         if (cpu.value()->info().adapter_slots == 0) fail_msg("the CPU has no adapters");
@@ -215,7 +217,11 @@ void results_are_the_cpus(void **) {
         }
         for (const bool all : {true, false}) {
             for (const std::vector<int32_t> &adapters :
-                 {std::vector<int32_t>{0, -1, 10, 0, 20, 10, -1}, {-1, -1}, {20, 20, 20}}) {
+                 {std::vector<int32_t>{0, -1, 10, 0, 20, 10, -1},
+                  {-1, -1},
+                  {20, 20, 20},
+                  {0, 0},
+                  {0, 0, 10}}) {
                 const auto before = seed++;
                 const std::vector<float> got = Step(before, *model, adapters, all).run(cuda.get());
                 const std::vector<float> wanted =
@@ -238,8 +244,10 @@ void results_are_the_cpus(void **) {
                         static_cast<long long>(refused));
         }
         ++models;
+        merging += cuda->step().parts().adapters.merged_steps() == 2 ? 1 : 0;
     }
     assert_true(models > 0);
+    assert_true(merging > models / 2);
     assert_int_equal(wrong, 0);
 }
 
@@ -327,6 +335,49 @@ void graphs_and_slots_change_no_bit(void **) {
     }
 }
 
+// Steps of one adapter alone give the same bits on merged layers with graphs and without, also after these have been made for
+// another adapter, and after they had to go for one that was loaded.
+void merged_layers_come_and_go(void **) {
+    const Golden golden = read_golden("golden/llama2_mha_f16");
+    const auto model = load_of(golden);
+    Random random(seed_of_run());
+    int64_t refused = 0;
+    const auto with = make_cuda(*model, "bf16", true, false, "none", true);
+    const auto without = make_cuda(*model, "bf16", false, false, "none", true);
+    std::vector<std::shared_ptr<Adapter>> adapters;
+    for (int i = 0; i < 2; ++i) {
+        adapters.push_back(made_up(random, *model, *with, 1, &refused));
+        for (CudaBackend *backend : {with.get(), without.get()}) {
+            load(backend, i, adapters.back());
+        }
+    }
+    const auto run = [&](CudaBackend *backend, int32_t slot) {
+        return Step(7, *model, {slot, slot, slot}, false).run(backend);
+    };
+    run(without.get(), 0), run(without.get(), 1);
+    const std::vector<float> first = run(without.get(), 0), second = run(without.get(), 1);
+    run(with.get(), 0), run(with.get(), 1);
+    assert_memory_not_equal(first.data(), second.data(), 4 * first.size());
+    for (const int32_t slot : {0, 0, 0, 1, 1, 1, -1, 0, 0}) {
+        if (slot < 0) { // a step that is not merged comes first again
+            run(with.get(), 0);
+            continue;
+        }
+        const std::vector<float> got = run(with.get(), slot);
+        const std::vector<float> &wanted = slot == 0 ? first : second;
+        assert_memory_equal(got.data(), wanted.data(), 4 * got.size());
+    }
+    cuda::StepAdapters &own = with->step().parts().adapters;
+    assert_int_equal(own.merged_steps(), 8);
+    assert_true(with->step().graphs().replayed() > 0);
+    with->unload_adapter(1);
+    own.set_merging(&with->step().parts().weights.layers, 1, 1, with->stream()); // no room
+    load(with.get(), 1, adapters[1]);
+    const std::vector<float> launched = run(with.get(), 0);
+    assert_int_equal(own.merged_steps(), 8);
+    assert_true(mean_difference(launched, first) < 0.2 * mean_difference(second, first));
+}
+
 // In reproducible steps.
 void bits_are_a_rows_own(const char *name) {
     const Golden golden = read_golden(name);
@@ -370,6 +421,7 @@ int main() {
         cmocka_unit_test(results_are_the_cpus),
         cmocka_unit_test(results_in_16_bits_are_those_in_32),
         cmocka_unit_test(graphs_and_slots_change_no_bit),
+        cmocka_unit_test(merged_layers_come_and_go),
         cmocka_unit_test(a_rows_bits_do_not_depend_on_others_adapters),
         cmocka_unit_test(what_is_not_loaded_is_refused),
     };

@@ -96,6 +96,7 @@ WorklistOptions random_options(std::mt19937_64 &random) {
     options.window = pick(random, 0, 2) == 0 ? pick(random, 1, 1000) : 0;
     options.share = pick(random, 0, 3) > 0;
     options.always_share = pick(random, 0, 2) == 0;
+    if (pick(random, 0, 3) == 0) options.matrix_rows = kNarrowRows;
     if (pick(random, 0, 3) == 0) options.matrix_split = options.stream_split = 1e-9;
     return options;
 }
@@ -164,7 +165,7 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
         const bool from_scratch =
             options.wide_from_scratch && matrix && item.row_count * ratio > kNarrowRows;
         assert_true(item.row_count > 0);
-        const int32_t most = options.tile_rows == 0 ? (matrix ? kMatrixRows : kStreamRows) / ratio
+        const int32_t most = options.tile_rows == 0 ? (matrix ? options.matrix_rows : kStreamRows) / ratio
                              : matrix               ? options.matrix_tokens
                                                     : options.stream_tokens;
         assert_true(item.row_count <= std::max(1, most));

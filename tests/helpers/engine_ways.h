@@ -24,6 +24,7 @@ struct Way {
     bool backwards = false;
     bool after_short_rows = false;
     int32_t reproducible = 0;
+    const char *devices = "0";
 };
 
 inline EngineHandle create(const Golden &golden, const Way &way, int64_t kv_bytes) {
@@ -40,6 +41,7 @@ inline EngineHandle create(const Golden &golden, const Way &way, int64_t kv_byte
     options.kv_memory_bytes = kv_bytes;
     options.threads = 2;
     options.reproducible = way.reproducible;
+    options.devices = way.devices;
     batchllm_engine *engine = nullptr;
     const int32_t status = batchllm_engine_create(&options, &engine);
     if (status == BATCHLLM_ERROR_UNSUPPORTED && std::string(way.quantize) == "fp8") {

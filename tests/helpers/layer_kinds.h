@@ -561,14 +561,22 @@ inline Model latents(int32_t heads, int32_t rank, int32_t turned, int32_t q_rank
 
 } // namespace kinds
 
-// Layers with latents, which no backend keeps in e4m3.
+// Layers with latents.
 inline std::vector<LayerKind> latent_layer_kinds() {
     using namespace kinds;
     return {
         {"latents (DeepSeek V2 Lite)", [=] { return latents(4, 48, 16, 0, false); }},
         {"latents of latents of queries (DeepSeek V3)",
          [=] { return latents(20, 512, 64, 72, false); }},
-        {"latents of many heads, with biases", [=] { return latents(72, 200, 64, 40, true); }},
+        {"latents of many heads, with biases, queries scaled by position (Mistral Small 4)",
+         [=] {
+             return changed(latents(72, 200, 64, 40, true), [](Layer *layer) {
+                 Attention &a = *layer->attention();
+                 a.long_scale = 0.5F;
+                 a.long_period = 7;
+                 a.long_shift = 3;
+             });
+         }},
     };
 }
 

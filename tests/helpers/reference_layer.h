@@ -182,10 +182,19 @@ inline void store_in_e4m3(const std::vector<float> &scales, int64_t head_dim, Ro
     }
 }
 
+inline void scale_by_position(const Attention &a, Rows *q) {
+    for (size_t t = 0; t < q->size() && a.long_scale != 0; ++t) {
+        const double periods = std::floor(static_cast<double>(t + a.long_shift) / a.long_period);
+        for (double &value : (*q)[t]) value *= 1 + double(a.long_scale) * std::log(1 + periods);
+    }
+}
+
 // In the plain form: each head's keys and values are made of the latents.
-inline Rows latent_attention(const Model &model, const Attention &a, const Rows &x) {
+inline Rows latent_attention(const Model &model, const Attention &a, const Rows &x,
+                             const KvScales *scales) {
     const Latent &latent = a.latent;
     Rows q = product(a.q, latent.q_down ? normalised(latent.q_norm, product(latent.q_down, x)) : x);
+    scale_by_position(a, &q);
     Rows kept = product(latent.down, x), of_down;
     const auto turn_part = [&](size_t t, double *part) {
         if (a.rope >= 0) turn(model.ropes[static_cast<size_t>(a.rope)], t, part);
@@ -193,11 +202,12 @@ inline Rows latent_attention(const Model &model, const Attention &a, const Rows 
     for (size_t t = 0; t < x.size(); ++t) {
         normalise(latent.norm, 0, latent.rank, &kept[t]);
         turn_part(t, kept[t].data() + latent.rank);
-        of_down.emplace_back(kept[t].begin(), kept[t].begin() + latent.rank);
         for (int64_t h = 0; h < a.heads; ++h) {
             turn_part(t, q[t].data() + h * latent.query_dim() + latent.plain);
         }
     }
+    if (scales != nullptr) store_in_e4m3(scales->k, a.head_dim, &kept);
+    for (const Row &row : kept) of_down.emplace_back(row.begin(), row.begin() + latent.rank);
     const Rows up = product(latent.up, of_down);
     Rows out(x.size());
     for (size_t t = 0; t < x.size(); ++t) {
@@ -234,7 +244,7 @@ inline Rows latent_attention(const Model &model, const Attention &a, const Rows 
 inline Rows attention(const Model &model, size_t layer, const Rows &x, const KvScales *scales,
                       std::vector<KeysValues> *kept) {
     const Attention &a = *model.layers[layer].attention();
-    if (a.latent) return latent_attention(model, a, x);
+    if (a.latent) return latent_attention(model, a, x, scales);
     Rows q = product(a.q, x);
     const Rows gates = a.gate ? product(a.gate, x) : take_gates(a, &q);
     place(model, a, a.q_norm, a.heads, &q);
@@ -253,10 +263,7 @@ inline Rows attention(const Model &model, size_t layer, const Rows &x, const KvS
         (*kept)[layer] = std::move(own);
     }
     const auto &[k, v] = (*kept)[a.kv_layer < 0 ? layer : static_cast<size_t>(a.kv_layer)];
-    for (size_t t = 0; t < x.size() && a.long_scale != 0; ++t) {
-        const double periods = std::floor(static_cast<double>(t + a.long_shift) / a.long_period);
-        for (double &value : q[t]) value *= 1 + double(a.long_scale) * std::log(1 + periods);
-    }
+    scale_by_position(a, &q);
     Rows out(x.size());
     for (size_t t = 0; t < x.size(); ++t) {
         for (int64_t head = 0; head < a.heads; ++head) attend(a, q, k, v, t, head, &out[t]);

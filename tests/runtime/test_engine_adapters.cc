@@ -204,6 +204,20 @@ void rows_say_what_the_merged_model_says(void **) {
     }
 }
 
+// On CUDA such a job runs on layers that are merged (backend option merge_adapters).
+void one_adapter_for_all_rows(void **) {
+    for (const Base &base : bases()) {
+        for (size_t i = 1; i < base.said.size(); ++i) {
+            Base alone;
+            alone.golden = base.golden;
+            alone.said = {base.said[i]};
+            batchllm_engine_options options = device_options();
+            if (on_cuda) options.backend_options = "tuning=0,quantize=none,merge_adapters=1";
+            compare_base(alone, options);
+        }
+    }
+}
+
 void however_rows_are_shared_and_divided(void **) {
     for (const Base &base : bases()) {
         batchllm_engine_options options = device_options();
@@ -784,6 +798,7 @@ int run_on_cuda() {
     batchllm_engine_destroy(engine);
     const CMUnitTest tests[] = {
         cmocka_unit_test(rows_say_what_the_merged_model_says),
+        cmocka_unit_test(one_adapter_for_all_rows),
         cmocka_unit_test(however_rows_are_shared_and_divided),
         cmocka_unit_test(parts_of_an_adapter_change_parts_of_a_model),
         cmocka_unit_test(adapters_wait_for_room),
@@ -798,6 +813,7 @@ int main(int count, char **values) {
     if (count > 1 && std::string(values[1]) == "cuda") return run_on_cuda();
     const CMUnitTest tests[] = {
         cmocka_unit_test(rows_say_what_the_merged_model_says),
+        cmocka_unit_test(one_adapter_for_all_rows),
         cmocka_unit_test(however_rows_are_shared_and_divided),
         cmocka_unit_test(parts_of_an_adapter_change_parts_of_a_model),
         cmocka_unit_test(rows_are_preempted),

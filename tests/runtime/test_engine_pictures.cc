@@ -290,23 +290,46 @@ void however_rows_are_shared_and_divided(void **) {
     }
 }
 
+// Each row ends after its first token, so that the engine expects short answers.
+void run_short_rows(batchllm_engine *engine, const PictureGolden &golden) {
+    std::vector<batchllm_params> params(golden.rows.size(), params_of(golden));
+    for (size_t i = 0; i < params.size(); ++i) {
+        params[i].stop_tokens = golden.rows[i].tokens.data();
+        params[i].stop_token_count = 1;
+    }
+    const Columns columns = with_bytes(golden);
+    const batchllm_picture_column column = columns.column(false);
+    CHECK(batchllm_add_pictures(engine, columns.count(), columns.text.data(),
+                                columns.text_offsets.data(), &column, nullptr, params.data(),
+                                columns.count()));
+    assert_int_equal(run(engine)->count, columns.count());
+}
+
 void preempted_rows_have_their_pictures_again(void **) {
     for (const PictureGolden &golden : goldens()) {
         int64_t preemptions = 0;
-        for (const int64_t kib : {64, 128, 256}) {
-            batchllm_engine_options options = device_options();
-            options.kv_memory_bytes = kib << 10;
-            options.min_prefix_tokens = 1;
-            const EngineHandle engine = make_engine(golden.directory, options);
-            add(engine.get(), with_bytes(golden, 3), false, params_of(golden));
-            const ResultsHandle results = run(engine.get());
-            const bool fits = std::all_of(results->statuses, results->statuses + results->count,
-                                          [](int32_t status) { return status == BATCHLLM_OK; });
-            if (!fits) continue;
-            compare(golden, *results);
-            preemptions += stats_of(engine).preemptions;
+        for (const bool shares : {false, true}) {
+            if (on_cuda && !shares) continue;
+            // The smallest pool that fits all rows. On CUDA, where an engine takes longer to make, a few sizes.
+            for (int64_t kib = 32; kib <= (on_cuda ? 256 : 1024) && preemptions == 0;
+                 kib += on_cuda ? kib : 4 + kib / 16) {
+                batchllm_engine_options options = device_options();
+                options.kv_memory_bytes = kib << 10;
+                options.min_prefix_tokens = 1;
+                if (!shares) options.enlarge = BATCHLLM_ENLARGE_NONE;
+                const EngineHandle engine = make_engine(golden.directory, options);
+                run_short_rows(engine.get(), golden);
+                add(engine.get(), with_bytes(golden, 3), false, params_of(golden));
+                const ResultsHandle results = run(engine.get());
+                const bool fits = std::all_of(results->statuses, results->statuses + results->count,
+                                              [](int32_t status) { return status == BATCHLLM_OK; });
+                if (!fits) continue;
+                compare(golden, *results);
+                preemptions += stats_of(engine).preemptions;
+            }
         }
         std::printf("%s: %d preemptions\n", golden.directory.c_str(), int(preemptions));
+        assert_true(on_cuda || preemptions > 0);
     }
 }
 
@@ -605,6 +628,7 @@ class FewPictures : public batchllm::Backend {
             auto &slot = loaded_.at(static_cast<size_t>(load.slot));
             assert_null(slot.get());
             slot = load.picture;
+            computes_ = true;
             const batchllm::PictureGrid &grid = slot->grid;
             if (info_.picture_patches > 0 && grid.rows * grid.columns > info_.picture_patches) {
                 return batchllm::error(BATCHLLM_ERROR_OUT_OF_MEMORY, "a picture");
@@ -621,17 +645,22 @@ class FewPictures : public batchllm::Backend {
         inner_->unload_picture(slot);
     }
     double last_run_seconds() const override { return 0; }
+    bool computes() const { return computes_; }
 
   private:
     std::unique_ptr<batchllm::Backend> inner_;
     batchllm::BackendInfo info_;
+    bool computes_ = false;
     std::vector<std::shared_ptr<const batchllm::PreparedPicture>> loaded_;
 };
 
-// Adds a golden's rows twice to an engine whose device has room for so few pictures, and calls check(results).
-template <typename Check> void with_few_pictures(const PictureGolden &golden, int32_t slots,
-                                                 int32_t in_flight, int64_t patches,
-                                                 const Check &check) {
+// Adds a golden's rows twice to an engine whose devices have room for so few pictures, and calls check(results). Returns the
+// number of devices that have computed pictures.
+template <typename Check> int64_t with_few_pictures(const PictureGolden &golden, int32_t slots,
+                                                    int32_t in_flight, int64_t patches,
+                                                    const Check &check, size_t devices = 1) {
+    std::vector<batchllm::LoadedModel> others; // their backends read these models
+    std::vector<const FewPictures *> all;
     batchllm::EngineOptions options;
     options.model_dir = golden.directory;
     options.backend = "cpu";
@@ -642,12 +671,19 @@ template <typename Check> void with_few_pictures(const PictureGolden &golden, in
     auto made = batchllm::Engine::create(
         options, [&](const batchllm::EngineOptions &of) -> batchllm::Result<batchllm::LoadedModel> {
             ASSIGN_OR_RETURN(batchllm::LoadedModel loaded, batchllm::load_model_and_backend(of));
-            const int64_t most = loaded.backends[0]->info().picture_tokens;
+            while (loaded.backends.size() < devices) {
+                ASSIGN_OR_RETURN(batchllm::LoadedModel other, batchllm::load_model_and_backend(of));
+                loaded.backends.push_back(std::move(other.backends[0]));
+                others.push_back(std::move(other));
+            }
             batchllm::LateOptions late;
             late.batches_in_flight = in_flight;
-            loaded.backends[0] = std::make_unique<batchllm::LateBackend>(
-                std::make_unique<FewPictures>(std::move(loaded.backends[0]), slots, most, patches),
-                late);
+            for (auto &backend : loaded.backends) {
+                const int64_t most = backend->info().picture_tokens;
+                auto few = std::make_unique<FewPictures>(std::move(backend), slots, most, patches);
+                all.push_back(few.get());
+                backend = std::make_unique<batchllm::LateBackend>(std::move(few), late);
+            }
             return loaded;
         });
     assert_true(made.ok());
@@ -670,6 +706,17 @@ template <typename Check> void with_few_pictures(const PictureGolden &golden, in
     const batchllm::Status status = engine.run(nullptr, nullptr);
     if (!status.ok()) fail_msg("%s", status.message().c_str());
     check(*engine.poll(0));
+    return std::count_if(all.begin(), all.end(),
+                         [](const FewPictures *f) { return f->computes(); });
+}
+
+// Rows are divided among the devices, and each device computes the pictures of its own.
+void rows_on_several_devices_have_their_pictures_there(void **) {
+    for (const PictureGolden &golden : goldens()) {
+        const int64_t computing = with_few_pictures(
+            golden, 2, 2, 0, [&](const batchllm_results &results) { compare(golden, results); }, 2);
+        assert_int_equal(computing, 2);
+    }
 }
 
 // However few pictures fit the device, and with a batch in flight while the next one is built.
@@ -769,6 +816,7 @@ int main(int count, char **values) {
         cmocka_unit_test(a_file_that_has_changed_fails_its_rows),
         cmocka_unit_test(an_equal_file_elsewhere_may_change_or_vanish),
         cmocka_unit_test(a_processor_that_does_not_fit_the_tower_is_an_error_of_rows_with_pictures),
+        cmocka_unit_test(rows_on_several_devices_have_their_pictures_there),
         cmocka_unit_test(rows_wait_for_room_for_their_pictures),
         cmocka_unit_test(rows_say_why_a_backend_computes_no_pictures),
         cmocka_unit_test(pictures_that_a_device_has_no_memory_for_are_errors_of_their_rows),

@@ -1,6 +1,7 @@
 // Reproducible engines: one row among many different companies, whatever is shared, however large the steps and the
 // pool and however many threads, has the same bits in everything that is returned for it. On the CPU; or on the GPU
 // with a family of attention kernels ("cuda sm90"), where in types other than f32 what the row itself shares counts.
+// "cpu:2", "cuda:2": on two ranks.
 //     test_reproducible [BACKEND FAMILY [TEST]]    TEST may end in *
 //     BATCHLLM_TEST_COMPANIES=N                    so many companies for the row that is tried among the most
 #include <algorithm>
@@ -33,9 +34,10 @@ constexpr int32_t page_rows = 60;  // tokens that a row's pages hold beside its 
 
 // What the engines run on: said once, by main.
 struct Machine {
-    const char *backend = "cpu";
-    std::string attention;
-    bool gpu() const { return backend == std::string("cuda"); }
+    std::string backend = "cpu";
+    std::string attention{};
+    bool ranks = false; // two that work as one
+    bool gpu() const { return backend == "cuda"; }
 };
 Machine &machine() {
     static Machine instance;
@@ -81,7 +83,8 @@ Tokens prompt_of(Random &random, int32_t length) {
 batchllm_engine_options options_of(const Subject &subject, Random &random) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
-    options.backend = machine().backend;
+    options.backend = machine().backend.c_str();
+    if (machine().ranks && machine().gpu()) options.devices = "0,1";
     options.model_dir = subject.model.c_str();
     options.compute_type = subject.compute_type;
     options.reproducible = subject.reproducible;
@@ -107,7 +110,8 @@ std::string backend_options_of(const Subject &subject, Random &random) {
     const auto drawn = [&](const char *name) {
         return std::string(name) + (between(random, 0, 1) == 0 ? "=0" : "=1");
     };
-    const std::string drafts = between(random, 0, 1) == 0 ? "drafts=off," : "drafts=always,";
+    std::string drafts = between(random, 0, 1) == 0 ? "drafts=off," : "drafts=always,";
+    if (machine().ranks) drafts += "tensor_parallel=2,";
     if (!machine().gpu()) {
         return subject.options + drafts +
                "page_tokens=" + std::to_string(16 * between(random, 1, 3));
@@ -361,10 +365,26 @@ double seconds() {
         .count();
 }
 
+// Whether there are parts of the model for ranks.
+bool can_be_divided(const Subject &subject) {
+    Random random(1);
+    batchllm_engine_options options = options_of(subject, random);
+    const std::string extra = backend_options_of(subject, random);
+    options.backend_options = extra.c_str();
+    batchllm_engine *engine = nullptr;
+    const int32_t status = batchllm_engine_create(&options, &engine);
+    batchllm_engine_destroy(engine);
+    if (status == BATCHLLM_OK) return true;
+    print_message("%s: %s\n", subject.model.c_str(), batchllm_last_error());
+    assert_int_equal(status, BATCHLLM_ERROR_UNSUPPORTED);
+    return false;
+}
+
 // Fails with all that differs, not at the first.
 void compare_all(const std::vector<Subject> &subjects, int32_t companies, uint64_t seed) {
     int32_t wrong = 0, shared = 0, preempted = 0;
     for (const Subject &subject : subjects) {
+        if (machine().ranks && !can_be_divided(subject)) continue;
         const double start = seconds();
         const Count count = compare(subject, companies, seed);
         print_message("%s %s %s wish %d sharing %d: %d of %d companies: other bits; %d share, %d "
@@ -455,7 +475,7 @@ std::map<uint64_t, std::string> bits_on(const char *devices, const Subject &subj
 bool has_two_devices() {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);
-    options.backend = machine().backend;
+    options.backend = machine().backend.c_str();
     options.model_dir = many_model;
     options.devices = "0,1";
     batchllm_engine *engine = nullptr;
@@ -465,8 +485,8 @@ bool has_two_devices() {
 }
 
 void rows_on_two_devices_are_the_same_bits_as_on_one(void **) {
-    if (!has_two_devices()) {
-        print_message("one device: not run\n");
+    if (machine().ranks || !has_two_devices()) {
+        print_message("no two devices beside each other: not run\n");
         skip();
     }
     const uint64_t seed = seed_of_run();
@@ -637,7 +657,7 @@ void what_is_no_such_mode_is_refused_by_name(void **) {
     assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_INVALID_ARGUMENT);
     assert_non_null(std::strstr(batchllm_last_error(), "reproducible is 2"));
     options.model_dir = "golden/qwen3_5_bf16";
-    options.backend = machine().backend;
+    options.backend = machine().backend.c_str();
     options.backend_options = "state_type=bf16";
     options.reproducible = 1;
     assert_int_equal(batchllm_engine_create(&options, &engine), BATCHLLM_ERROR_UNSUPPORTED);
@@ -649,7 +669,9 @@ void what_is_no_such_mode_is_refused_by_name(void **) {
 int main(int count, char **values) {
     if (count == 4) cmocka_set_test_filter(values[3]); // for example long*
     if (count >= 3) {
-        machine() = {values[1], values[2]};
+        const std::string backend = values[1];
+        const bool ranks = backend.ends_with(":2");
+        machine() = {ranks ? backend.substr(0, backend.size() - 2) : backend, values[2], ranks};
         Random random(1);
         batchllm_engine_options options =
             options_of({"golden/llama_bias_f32", "f32", Wish::greedy}, random);

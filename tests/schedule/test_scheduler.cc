@@ -94,6 +94,7 @@ std::string sweep(const Sweep &given, JobResult *total) {
         options.scheduler.step_tokens = draw(random, 1, draw(random, 0, 1) ? 6 : 100);
         options.scheduler.max_requests = draw(random, 0, 3) ? 0 : draw(random, 1, 5);
         options.scheduler.look_ahead = draw(random, 0, 1) == 0;
+        if (draw(random, 0, 1)) options.scheduler.paced_tokens = draw(random, 1, 40);
         options.mean_length = static_cast<int32_t>(draw(random, 2, 30));
         options.cancel_one_in = given.cancel_one_in;
         options.all_at_once = draw(random, 0, 1) == 0;
@@ -462,6 +463,27 @@ void looking_ahead_avoids_preemption(void **) {
     assert_true(by_free_pages.preemptions > 0);
 }
 
+// Rows with 48 own tokens that generate 32, of which the pool holds so many at once.
+JobResult run_waiting(int32_t rows, int64_t at_once, int64_t paced_tokens) {
+    SchedulerOptions options{1 + 11 * at_once, 8, 96, 0, true};
+    options.paced_tokens = paced_tokens;
+    JobResult result;
+    expect_good(run_one(one_group(8, 48, rows, 32), options, never, &result));
+    assert_int_equal(result.recomputed, 0);
+    return result;
+}
+
+void prompts_are_spread_where_more_rows_wait_than_fit(void **) {
+    // All that fit begin at once and end at once, in four waves, of which the last is small.
+    const JobResult waves = run_waiting(40, 12, 96), spread = run_waiting(40, 12, 16);
+    assert_in_range(waves.steps, 125, 130);
+    assert_in_range(spread.steps, 110, 118);
+}
+
+void prompts_come_first_where_all_rows_fit(void **) {
+    assert_int_equal(run_waiting(16, 16, 16).steps, run_waiting(16, 16, 96).steps);
+}
+
 // Requests for prompts of 40 tokens, which generate one token each.
 struct Several {
     explicit Several(size_t count) : tokens(40, 5), requests(count) {
@@ -485,6 +507,24 @@ StepCounts run_step_of(Scheduler *scheduler) {
     }
     scheduler->finish_step();
     return counts;
+}
+
+void requests_to_come_count_as_waiting(void **) {
+    for (const bool more : {false, true}) {
+        SchedulerOptions options{100, 4, 64, 0, true};
+        options.paced_tokens = 8;
+        Scheduler scheduler(options);
+        Several several(3);
+        for (Request &request : several.requests) request.max_tokens = 32;
+        assert_true(scheduler.add({}, {-1, 0, several.pointers}).ok());
+        if (more) scheduler.more_to_come(4000, 100 * 32);
+        for (const int64_t expected : {64, more ? 9 : 56}) {
+            scheduler.next_step();
+            assert_int_equal(scheduler.counts().own_tokens, expected);
+            for (Request *request : scheduler.sampled()) request->output.push_back(1);
+            scheduler.finish_step();
+        }
+    }
 }
 
 void a_prefix_has_the_number_of_its_plan_until_another_begins(void **) {
@@ -576,6 +616,9 @@ int main() {
         cmocka_unit_test(a_request_without_a_slot_for_its_prefix_is_not_shared),
         cmocka_unit_test(a_preempted_request_starts_again_from_its_prefix),
         cmocka_unit_test(looking_ahead_avoids_preemption),
+        cmocka_unit_test(prompts_are_spread_where_more_rows_wait_than_fit),
+        cmocka_unit_test(prompts_come_first_where_all_rows_fit),
+        cmocka_unit_test(requests_to_come_count_as_waiting),
         cmocka_unit_test(a_prefix_has_the_number_of_its_plan_until_another_begins),
         cmocka_unit_test(requests_of_an_earlier_plan_keep_their_prefix),
         cmocka_unit_test(prefixes_that_end_inside_a_whole_picture_are_not_shared),

@@ -134,9 +134,12 @@ class Adapters(unittest.TestCase):
             for name, made in (("a", NAMES[0]), ("b", NAMES[1]), ("foreign", "phi3_fused"), ("unused", "phi3_fused")):
                 shutil.copytree(GOLDEN / "adapters" / made, f"{folder}/adapters/{name}")
             os.mkdir(f"{folder}/adapters/empty")
+            os.mkdir(f"{folder}/adapters/pipe")
+            shutil.copy(f"{folder}/adapters/a/adapter_config.json", f"{folder}/adapters/pipe")
+            os.mkfifo(f"{folder}/adapters/pipe/adapter_model.safetensors")
             source, target = f"{folder}/in.parquet", f"{folder}/out.parquet"
             prompt = self.rows[0]["prompt"]
-            names = ["a", "b", "foreign", "../adapters/a", "empty", None]
+            names = ["a", "b", "foreign", "../adapters/a", "empty", None, "pipe"]
             prompts = pyarrow.array([prompt] * len(names), pyarrow.list_(pyarrow.int32()))
             pyarrow.parquet.write_table(pyarrow.table({"prompt": prompts, "adapter": names}), source)
             options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20}
@@ -147,7 +150,7 @@ class Adapters(unittest.TestCase):
             for at, name in enumerate(NAMES):
                 result = self.engine.generate([prompt], SamplingParams(max_tokens=24, adapter=("one", "two")[at]))[0]
                 self.assertEqual(found[at]["text"], result.text)
-            self.assertEqual([row["error"] is None for row in found], [True, True, False, False, False, True])
+            self.assertEqual([row["error"] is None for row in found], [True, True, False, False, False, True, False])
             self.assertRegex(found[2]["error"], "^ROW_ADAPTER: .*foreign")
             self.assertRegex(found[3]["error"], "^ROW_ADAPTER: there is no adapter '../adapters/a'")
             self.assertEqual(json.loads(pathlib.Path(given["stats"]).read_text())["adapters"]["used"], 2)

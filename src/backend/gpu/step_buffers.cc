@@ -49,6 +49,10 @@ void add_activations(const Model &model, const StepForm &form, int64_t rows, Ste
         if (layer.attention() != nullptr && layer.attention()->latent) {
             most_first = std::max(most_first, last_columns(layer.mixer));
         }
+        // Where router and experts have norms of their own, it holds what these make.
+        if (layer.experts() != nullptr && layer.experts()->before) {
+            most_first = std::max<int64_t>(most_first, 2 * int64_t{model.hidden});
+        }
         const FeedForward *feed = layer.feed_forward();
         if (feed == nullptr) continue;
         most_gate_up = std::max(most_gate_up, (feed->gate ? 2 : 1) * int64_t{feed->width});
@@ -122,7 +126,9 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
     int64_t most_out = 0, most_heads = 0, most_kv_heads = 0;
     const AttentionShapes shapes = attention_shapes(model);
     for (const AttentionShape &shape : shapes.all) {
-        most_out = std::max(most_out, shape.out_size());
+        // Results of latents are long, and most prompts are in the plain form, whose results are half as long or less: room
+        // for half as many.
+        most_out = std::max(most_out, shape.out_size() / (shape.latent() ? 2 : 1));
         most_heads = std::max<int64_t>(most_heads, shape.heads);
         // In the plain form, a head of its own for each of queries.
         most_kv_heads =
@@ -264,13 +270,12 @@ int64_t widened_bytes(const AttentionShape &shape) {
 }
 
 int64_t StepBuffers::total() const {
-    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}) - (*this)[others_logits];
 }
 
 int64_t StepBuffers::growing() const {
-    return total() - (*this)[logits] - (*this)[all_logits] - (*this)[others_logits] -
-           (*this)[state_levels] - (*this)[workspace] - (*this)[StepBuffer::expanded] -
-           (*this)[shared];
+    return total() - (*this)[logits] - (*this)[all_logits] - (*this)[state_levels] -
+           (*this)[workspace] - (*this)[StepBuffer::expanded] - (*this)[shared];
 }
 
 int64_t staging_bytes(int64_t step_tokens) {

@@ -113,9 +113,10 @@ enum class StepBuffer : uint8_t {
     taken,    // [rows, StepForm::taken]
     angles,   // for all ropes [rows, dims / 2] cos, sin
     logits,   // [logits_rows, head_rows()] f32
-    // Of ranks: each has all tokens' logits of its share of the rows, and before that those that the others made.
+    // Of ranks: each has all tokens' logits of its share of the rows, and, where it does not read them from the others'
+    // memory, before that those that the others made.
     all_logits,    // [logits_rows / ranks, vocabulary_stride()] f32
-    others_logits, // for each rank [logits_rows / ranks, its head_rows()]
+    others_logits, // for each rank [logits_rows / ranks, its head_rows()]; not in total()
     shared,        // twice [shared_rows(), hidden] of the residual's type (cuda/ranks/peers.h)
     samples,       // [rows]
     // Latents.
@@ -178,6 +179,8 @@ inline constexpr int64_t linear_workspace = int64_t{64} << 20;
 // Of buffers that ranks share: a rank's share of a step's rows is rounded up.
 inline constexpr int64_t owned_row_step = 64;
 constexpr int64_t shared_rows(int64_t rows, int32_t ranks) { return rows + ranks * owned_row_step; }
+// What a rank takes beside its part and its buffers: of more than two, for NCCL, from the pages left on H100s with 2.28.9.
+constexpr int64_t rank_bytes(int32_t ranks) { return ranks <= 2 ? 0 : int64_t{1340} << 20; }
 
 constexpr int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 

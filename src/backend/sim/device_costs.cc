@@ -47,17 +47,18 @@ DeviceCosts h200() {
     return costs;
 }
 
-// As device_probe.h measured an H100 SXM5. Experts are the H200's rates, scaled as the products are; a merge is as
-// on the H200, so that common prefixes have the same price.
+// Fitted to jobs of bench/throughput (docs/lab/engine.md): a device that was just idle, as device_probe.h measures it,
+// has faster products of some sizes than one at its power limit. Experts are the H200's rates, scaled as the products
+// are; a merge is as on the H200, so that common prefixes have the same price.
 DeviceCosts h100() {
     DeviceCosts costs = h200();
     costs.name = "NVIDIA H100 80GB HBM3";
     costs.memory_bytes = int64_t{85664174551};
-    costs.products = {{16, 4.5e13},   {32, 8.6e13},   {64, 1.73e14},  {128, 3.54e14}, {256, 5.9e14},
-                      {1024, 7.4e14}, {2048, 7.3e14}, {4096, 6.4e14}, {8192, 6.8e14}};
+    costs.products = {{16, 4.5e13},  {32, 8.6e13},   {64, 1.73e14},   {128, 3.5e14}, {256, 5.7e14},
+                      {512, 6.4e14}, {1024, 6.8e14}, {2048, 6.95e14}, {4096, 7e14},  {8192, 7e14}};
     costs.memory_bandwidth = 2.5e12;
-    costs.attention_flops = 6.6e14;
-    costs.attention_bandwidth = 3.14e12;
+    costs.attention_flops = 5.6e14;
+    costs.attention_bandwidth = 3.05e12;
     costs.experts = {{16, 6.2e13}, {64, 2.35e14}, {128, 3.97e14},
                      {256, 5e14},  {512, 5.5e14}, {2048, 5.8e14}};
     return costs;

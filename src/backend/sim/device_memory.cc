@@ -96,9 +96,8 @@ int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const S
         if (widens && shape.head_dim <= 256 && !shape.latent())
             widened = std::max(widened, widened_bytes(shape));
     }
-    const int64_t of_rank = model.ranks > 1 ? rank_bytes : 0;
-    const int64_t text =
-        weights + step_buffers(model, form, step_tokens).total() + widened + driver_bytes + of_rank;
+    const int64_t text = weights + step_buffers(model, form, step_tokens).total() + widened +
+                         driver_bytes + rank_bytes(model.ranks);
     return text + tower_bytes_on_gpu(model, form.element, form.residual, step_tokens,
                                      costs.memory_bytes, costs.memory_bytes - text);
 }

@@ -32,9 +32,6 @@ using ActOnPacked = std::function<void(const Layer &layer, int64_t rows, int64_t
                                        const Packing &packing, int64_t matrices)>;
 void for_each_packed(const Model &model, DType element, const ActOnPacked &act);
 
-// What a rank takes beside its part and its buffers, for NCCL above all: from the pages left on two H100s, with NCCL 2.28.9.
-inline constexpr int64_t rank_bytes = int64_t{1340} << 20;
-
 // Weights, buffers for steps of this many tokens, and the driver's memory. widens: keys and values
 // are in fp8, and are widened before many tokens read them.
 int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,

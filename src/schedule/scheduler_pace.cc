@@ -1,0 +1,77 @@
+// How many prompt tokens a step computes while more requests wait than fit the pool at once.
+//
+// If all of them fit, prompts come first: then all requests decode together, in the fewest steps. If
+// they do not, requests that begin together also end together, and so do those after them: most steps
+// would only decode, with few tokens for all the weights that they read, and the last of these waves
+// may be nearly empty. So prompts are then spread over the steps in which requests decode: a step
+// computes as many of their tokens as keep the pool full if requests begin, and end, evenly over time.
+#include <algorithm>
+
+#include "schedule/scheduler_impl.h"
+
+namespace batchllm {
+namespace {
+
+// How often to look whether proposed tokens would pay, in batches.
+constexpr uint64_t look_at_drafts = 16;
+
+} // namespace
+
+// What is left of the budget for prompts in this step. *forecast_made: of the running requests.
+int64_t Scheduler::Impl::prompt_budget(bool *forecast_made) {
+    const int64_t decode = options.step_tokens - budget;
+    const int64_t least = std::max<int64_t>(0, options.paced_tokens - decode);
+    // A picture that has to be in one batch may need all of it.
+    if (decode == 0 || budget <= least || waiting == 0 || options.whole_pictures) return budget;
+    if (!options.look_ahead || drafts_pay()) return budget;
+    forecast_running();
+    *forecast_made = true;
+
+    const int64_t rows = waiting + (longest > 0 ? coming_output / longest : 0);
+    const bool begun = running.back()->state == RequestState::prefilling;
+    const int64_t own =
+        own_tokens_left - (begun ? own_prompt_left(*running.back()) : 0) + coming_prompt;
+    const int64_t prefixes = forest.tokens_left();
+    const int64_t own_slots = own / rows + pool.page_tokens() / 2;
+    const Outlook outlook = lengths.outlook(static_cast<int32_t>(longest), 0, false);
+    const int64_t most = most_running(); // requests, whatever their pages
+    const int64_t slots = pool.total() * pool.page_tokens();
+    if (static_cast<int64_t>(running.size()) + rows <= most &&
+        forecast.peak_with(own_slots, outlook, rows) + rows * forecast.slots(prefixes / rows) +
+                forest.live_pages() * pool.page_tokens() <=
+            slots) {
+        return budget;
+    }
+    const double prompt = static_cast<double>(own + prefixes) / static_cast<double>(rows);
+    double generated = 0;
+    for (const int64_t steps : outlook) generated += static_cast<double>(steps) / outlook_points;
+    generated = std::max(1.0, generated);
+    const int64_t each = forecast.slots(static_cast<int64_t>(prompt + generated / 2) +
+                                        pool.page_tokens() / 2); // on average
+    const double at_once =
+        std::min(static_cast<double>(slots) / static_cast<double>(each), static_cast<double>(most));
+    const auto pace = static_cast<int64_t>(prompt * at_once / generated);
+    return std::min(budget, std::max(least, pace));
+}
+
+// The most requests that may run, as far as something other than pages limits them.
+int64_t Scheduler::Impl::most_running() const {
+    int64_t most = options.max_requests > 0 ? options.max_requests : INT64_MAX / 2;
+    if (pool.has_states()) most = std::min(most, pool.states().total() - forest.live_prefixes());
+    return std::max<int64_t>(1, most);
+}
+
+// A step with prompts computes no proposed tokens, so where these pay, prompts are not spread.
+bool Scheduler::Impl::drafts_pay() {
+    if (!options.propose || batches % look_at_drafts != 0) return proposes_later;
+    decoding.clear();
+    for (Request *request : running) {
+        if (request->state == RequestState::decoding && request->chunk == 1)
+            decoding.push_back(request);
+    }
+    proposes_later = !decoding.empty() && options.propose(decoding);
+    for (Request *request : decoding) request->proposed.clear();
+    return proposes_later;
+}
+
+} // namespace batchllm
