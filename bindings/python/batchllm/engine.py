@@ -747,6 +747,7 @@ class Engine:
             self._adapters.load_listed(self._enter(), names)
 
     def _why_no_adapter(self, name: Optional[str]) -> Optional[str]:
+        """Why rows cannot have this adapter, as their error; None: they can."""
         with self._lock:
             return self._adapters.why_not(self._enter(), name)
 
