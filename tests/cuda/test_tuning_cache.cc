@@ -165,10 +165,10 @@ std::string with_sum(const std::string &lines, const char *version = "2") {
 
 void forged_lines_are_refused(void **) {
     Choices read;
-    assert_true(TuningCache::parse(with_sum("16 8 8 1 1 0 127\n"), kStamp, &read));
-    assert_int_equal(read.size(), 1);
+    assert_true(TuningCache::parse(with_sum("16 8 8 1 1 0 127\n16 8 8 1 1 4 1\n"), kStamp, &read));
+    assert_int_equal(read.size(), 2);
     for (const char *line :
-         {"16 8 8 1 1 0 128\n", "16 8 8 1 1 0 -1\n", "0 8 8 1 1 0 1\n", "16 8 8 1 1 3 1\n",
+         {"16 8 8 1 1 0 128\n", "16 8 8 1 1 0 -1\n", "0 8 8 1 1 0 1\n", "16 8 8 1 1 5 1\n",
           "16 8 8 1 1 0\n", "16 8 8 1 1 0 1 1\n", "16 8 8 1 1 0 99999999999999999999\n",
           "4294967296 8 8 1 1 0 1\n", "\n", "16 8 8 1 1 0 1", " 16 8 8 1 1 0 1\n", "end 0\n"}) {
         assert_false(TuningCache::parse(with_sum(line), kStamp, &read));
