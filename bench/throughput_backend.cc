@@ -143,7 +143,8 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     ASSIGN_OR_RETURN(const LinearRate linear,
                      linear_rate(bench, plan, rows, job, arguments, adapters.get(), m));
-    print_floor(m, linear, WeightsRead(model, info.weight_bytes));
+    const WeightsRead weights(backend->step().parts().model, backend->info().weight_bytes);
+    print_floor(m, linear, weights);
     std::fflush(stdout);
     return count / m.seconds;
 }
