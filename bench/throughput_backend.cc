@@ -177,7 +177,7 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
     if (arguments.skew) RETURN_IF_ERROR(print_turns(backend));
     ASSIGN_OR_RETURN(const LinearRate linear,
                      linear_rate(bench, plan, rows, job, arguments, adapters.get(), m));
-    const WeightsRead weights(model, info.weight_bytes);
+    const WeightsRead weights(backend->step().parts().model, backend->info().weight_bytes);
     print_floor(m, linear, weights);
     if (arguments.by_size) print_sizes(m, linear, weights);
     std::fflush(stdout);
