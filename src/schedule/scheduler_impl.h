@@ -108,6 +108,7 @@ struct Scheduler::Impl {
     std::deque<Request *> queue;
     int64_t first_place = 0;
     int64_t waiting = 0;
+    int64_t waiting_output = 0; // sum of their max_tokens
     std::vector<Request *> preempted;
     std::vector<Request *> running;               // in order of admission, oldest first
     int64_t ending = 0;                           // number of requests

@@ -27,13 +27,14 @@ int64_t Scheduler::Impl::prompt_budget(bool *forecast_made) {
     forecast_running();
     *forecast_made = true;
 
-    const int64_t rows = waiting + (longest > 0 ? coming_output / longest : 0);
+    const int64_t max_tokens = waiting_output / waiting; // on average
+    const int64_t rows = waiting + (max_tokens > 0 ? coming_output / max_tokens : 0);
     const bool begun = running.back()->state == RequestState::prefilling;
     const int64_t own =
         own_tokens_left - (begun ? own_prompt_left(*running.back()) : 0) + coming_prompt;
     const int64_t prefixes = forest.tokens_left();
     const int64_t own_slots = own / rows + pool.page_tokens() / 2;
-    const Outlook outlook = lengths.outlook(static_cast<int32_t>(longest), 0, false);
+    const Outlook outlook = lengths.outlook(static_cast<int32_t>(max_tokens), 0, false);
     const int64_t most = most_running(); // requests, whatever their pages
     const int64_t slots = pool.total() * pool.page_tokens();
     if (static_cast<int64_t>(running.size()) + rows <= most &&
