@@ -51,6 +51,7 @@ int64_t Scheduler::Impl::prompt_budget(bool *forecast_made) {
                                         pool.page_tokens() / 2); // on average
     const double at_once =
         std::min(static_cast<double>(slots) / static_cast<double>(each), static_cast<double>(most));
+    if (at_once < static_cast<double>(options.paced_requests)) return budget;
     const auto pace = static_cast<int64_t>(prompt * at_once / generated);
     return std::min(budget, std::max(least, pace));
 }
