@@ -114,6 +114,7 @@ struct Scheduler::Impl {
     int64_t ending = 0;                           // number of requests
     int64_t own_tokens_left = 0;                  // own prompt tokens that have never been computed
     int64_t coming_prompt = 0, coming_output = 0; // tokens of requests to come
+    bool spreads = true;                          // prompts, where more wait than fit
 
     // For the step that is being scheduled.
     int64_t budget = 0;

@@ -52,6 +52,17 @@ int64_t Scheduler::Impl::prompt_budget(bool *forecast_made) {
     const double at_once =
         std::min(static_cast<double>(slots) / static_cast<double>(each), static_cast<double>(most));
     if (at_once < static_cast<double>(options.paced_requests)) return budget;
+    // Two or three waves of which the last is nearly full are better than a tail of requests that end
+    // one by one. Once many run, what has been decided holds.
+    if (2 * static_cast<double>(running.size()) < at_once) {
+        const int64_t at_end =
+            forecast.slots(static_cast<int64_t>(prompt + generated) + pool.page_tokens() / 2);
+        const double waves =
+            static_cast<double>((static_cast<int64_t>(running.size()) + rows) * at_end) /
+            static_cast<double>(slots);
+        spreads = !(waves > 1.4 && waves < 2.05) && !(waves > 2.6 && waves < 3.05);
+    }
+    if (!spreads) return budget;
     const auto pace = static_cast<int64_t>(prompt * at_once / generated);
     return std::min(budget, std::max(least, pace));
 }
