@@ -61,6 +61,23 @@ __device__ __forceinline__ int slots_of(Form form, const KeyStretch &s0, const K
     return tiles(s0.keys, each) + tiles(s1.keys, each);
 }
 
+// Copies the first `rows` keys and values of a page, as far as a warp of a stream job reads them: up to
+// a multiple of 16. They go to the places that they have in a slot with the whole page, or piece of one
+// of SlotRows keys. RowBytes: of 64 elements. One lane calls it.
+template <int HeadDim, int RowBytes, int SlotRows> __device__ __forceinline__ void
+copy_rows(uint32_t to, const unsigned char *from, int rows, uint32_t full, uint64_t policy) {
+    const uint32_t bytes = (rows + 15) / 16 * (16 * RowBytes);
+#pragma unroll
+    for (int i = 0; i < 2 * Shape<HeadDim>::kHalves; ++i) {
+        bulk_copy(to + i * (SlotRows * RowBytes), from + i * (kPageKeys * RowBytes), bytes, full,
+                  policy);
+    }
+}
+// The bytes that it copies.
+template <int HeadDim, int RowBytes> __device__ __forceinline__ uint32_t bytes_of_rows(int rows) {
+    return (rows + 15) / 16 * (16 * RowBytes * 2 * Shape<HeadDim>::kHalves);
+}
+
 // Feeds the slots of a stream job in e4m3, which hold up to two pages each. block(page, 0): a
 // page's keys and values; wait_empty(): waits until the ring's next slot may be written; reader:
 // index in Rest::full.
@@ -74,7 +91,8 @@ feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stor
     constexpr int kPages = Stream::kKeys / kPageKeys; // pages per slot
     constexpr uint32_t kBytes = S::kSlotBytes / kPages;
     for (int which = 0; which < 2; ++which) {
-        const int all = tiles(which ? s1.keys : s0.keys, kPageKeys);
+        const int keys = which ? s1.keys : s0.keys;
+        const int all = tiles(keys, kPageKeys);
         const uint64_t policy = once >> which & 1 ? first : normal;
         for (int index = 0; index < all; index += kPages) {
             const int count = min(kPages, all - index);
@@ -86,12 +104,18 @@ feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stor
             const uint32_t full = shared_address(&rest->full[reader][ring.slot]);
             const uint32_t to = slots + ring.slot * S::kSlotBytes;
             wait_empty();
+            const int last = index + count == all ? keys - (all - 1) * kPageKeys : kPageKeys;
             if (elect_one()) {
-                barrier_expect(full, count * kBytes);
+                barrier_expect(full, (count - 1) * kBytes + bytes_of_rows<HeadDim, 64>(last));
 #pragma unroll
                 for (int p = 0; p < kPages; ++p) {
                     if (p >= count) break;
-                    bulk_copy(to + p * kBytes, block(page[p], 0), kBytes, full, policy);
+                    if (p == count - 1 && last <= kPageKeys - 16) {
+                        copy_rows<HeadDim, 64, kPageKeys>(to + p * kBytes, block(page[p], 0), last,
+                                                          full, policy);
+                    } else {
+                        bulk_copy(to + p * kBytes, block(page[p], 0), kBytes, full, policy);
+                    }
                 }
             }
             ring.advance();
@@ -100,12 +124,12 @@ feed_bytes(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stor
 }
 
 // Feeds the slots of a narrow job, or of a stream job with 2-byte elements; each holds the keys of
-// a page or a part of it.
+// a page or a part of it. parts: a warp reads 16 of a slot's keys (stream), not all.
 template <int HeadDim, typename Stored, typename Block, typename Wait>
 __device__ __forceinline__ void
 feed_pairs(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stored> &pages,
            const Block &block, const Wait &wait_empty, uint32_t slots, Rest *rest, int reader,
-           Ring<Shape<HeadDim>::kSlots> &ring, uint64_t normal, uint64_t first) {
+           bool parts, Ring<Shape<HeadDim>::kSlots> &ring, uint64_t normal, uint64_t first) {
     using S = Shape<HeadDim>;
     constexpr int kPieces = kPageKeys / S::kPairKeys; // slots per page
     // Bytes that will be widened go to the slot's second half.
@@ -116,19 +140,29 @@ feed_pairs(const KeyStretch &s0, const KeyStretch &s1, int once, PageReader<Stor
     constexpr int kCopies = kPieces == 1 ? 1 : 2 * S::kHalves;
     constexpr uint32_t kBytes = kSlotBytes / kCopies;
     for (int which = 0; which < 2; ++which) {
-        const int count = tiles(which ? s1.keys : s0.keys, S::kPairKeys);
+        const int keys = which ? s1.keys : s0.keys;
+        const int count = tiles(keys, S::kPairKeys);
         const uint64_t policy = once >> which & 1 ? first : normal;
         for (int piece = 0; piece < count; ++piece) {
             const int page = pages.at(which, piece / kPieces);
             const uint32_t full = shared_address(&rest->full[reader][ring.slot]);
             const uint32_t to = slots + ring.slot * S::kSlotBytes + kFirst;
             wait_empty();
+            const int rows = keys - piece * S::kPairKeys; // and more, but in the last piece
             if (elect_one()) {
-                barrier_expect(full, kSlotBytes);
                 const auto *from = block(page, 0) + piece % kPieces * kBytes;
+                if (!kInBytes<Stored> && parts && rows <= S::kPairKeys - 16) {
+                    barrier_expect(full, bytes_of_rows<HeadDim, 128>(rows));
+                    copy_rows<HeadDim, 128, S::kPairKeys>(
+                        to, block(page, 0) + piece % kPieces * (S::kPairKeys * 128), rows, full,
+                        policy);
+                } else {
+                    barrier_expect(full, kSlotBytes);
 #pragma unroll
-                for (int i = 0; i < kCopies; ++i) {
-                    bulk_copy(to + i * kBytes, from + i * (kPieces * kBytes), kBytes, full, policy);
+                    for (int i = 0; i < kCopies; ++i) {
+                        bulk_copy(to + i * kBytes, from + i * (kPieces * kBytes), kBytes, full,
+                                  policy);
+                    }
                 }
             }
             ring.advance();
@@ -223,8 +257,8 @@ __device__ void feed(const AttentionArguments &a, uint32_t slots, Rest *rest) {
                                     ring, normal, first);
             }
         } else {
-            feed_pairs<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, reader, ring,
-                                normal, first);
+            feed_pairs<HeadDim>(s0, s1, once, pages, block, wait_empty, slots, rest, reader,
+                                form == Form::stream, ring, normal, first);
         }
         __syncwarp();
         if (lane == 0) {

@@ -360,6 +360,7 @@ int64_t Scheduler::Impl::pages_of_chunks(const Request &request) const {
 }
 
 void Scheduler::Impl::admit(Request *request) {
+    waiting_output -= request->max_tokens;
     request->state = RequestState::prefilling;
     adapters.hold(request->adapter);
     if (request->prefix >= 0) forest.hold(request->prefix);
@@ -376,6 +377,7 @@ void Scheduler::Impl::preempt_youngest() {
     request->preemptions += 1;
     preempted.push_back(request);
     ++waiting;
+    waiting_output += request->max_tokens;
     ++preemptions;
 }
 

@@ -126,8 +126,10 @@ struct SchedulerOptions {
     // false: requests are admitted while any page is free, without looking ahead. For comparisons.
     bool look_ahead = true;
     // With fewer tokens, a step costs more per token: while more requests wait than fit, prompts are
-    // spread over steps of at least so many (scheduler_pace.cc).
-    int64_t paced_tokens = 1024;
+    // spread over steps of at least so many (scheduler_pace.cc). But if fewer than paced_requests fit at
+    // once, they are not: where a model has many experts, so few tokens read only some of them, and a
+    // step with some more reads all.
+    int64_t paced_tokens = 1024, paced_requests = 32;
     // Backend::feeds. Never called for rows with penalties or bad words of several tokens, because
     // sampling them needs all earlier tokens. Null: every token of a batch is already known.
     std::function<bool(const SampleInput &)> feeds = nullptr;

@@ -108,11 +108,13 @@ struct Scheduler::Impl {
     std::deque<Request *> queue;
     int64_t first_place = 0;
     int64_t waiting = 0;
+    int64_t waiting_output = 0; // sum of their max_tokens
     std::vector<Request *> preempted;
     std::vector<Request *> running;               // in order of admission, oldest first
     int64_t ending = 0;                           // number of requests
     int64_t own_tokens_left = 0;                  // own prompt tokens that have never been computed
     int64_t coming_prompt = 0, coming_output = 0; // tokens of requests to come
+    bool spreads = true;                          // prompts, where more wait than fit
 
     // For the step that is being scheduled.
     int64_t budget = 0;

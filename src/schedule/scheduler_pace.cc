@@ -27,13 +27,14 @@ int64_t Scheduler::Impl::prompt_budget(bool *forecast_made) {
     forecast_running();
     *forecast_made = true;
 
-    const int64_t rows = waiting + (longest > 0 ? coming_output / longest : 0);
+    const int64_t max_tokens = waiting_output / waiting; // on average
+    const int64_t rows = waiting + (max_tokens > 0 ? coming_output / max_tokens : 0);
     const bool begun = running.back()->state == RequestState::prefilling;
     const int64_t own =
         own_tokens_left - (begun ? own_prompt_left(*running.back()) : 0) + coming_prompt;
     const int64_t prefixes = forest.tokens_left();
     const int64_t own_slots = own / rows + pool.page_tokens() / 2;
-    const Outlook outlook = lengths.outlook(static_cast<int32_t>(longest), 0, false);
+    const Outlook outlook = lengths.outlook(static_cast<int32_t>(max_tokens), 0, false);
     const int64_t most = most_running(); // requests, whatever their pages
     const int64_t slots = pool.total() * pool.page_tokens();
     if (static_cast<int64_t>(running.size()) + rows <= most &&
@@ -50,6 +51,18 @@ int64_t Scheduler::Impl::prompt_budget(bool *forecast_made) {
                                         pool.page_tokens() / 2); // on average
     const double at_once =
         std::min(static_cast<double>(slots) / static_cast<double>(each), static_cast<double>(most));
+    if (at_once < static_cast<double>(options.paced_requests)) return budget;
+    // Two or three waves of which the last is nearly full are better than a tail of requests that end
+    // one by one. Once many run, what has been decided holds.
+    if (2 * static_cast<double>(running.size()) < at_once) {
+        const int64_t at_end =
+            forecast.slots(static_cast<int64_t>(prompt + generated) + pool.page_tokens() / 2);
+        const double waves =
+            static_cast<double>((static_cast<int64_t>(running.size()) + rows) * at_end) /
+            static_cast<double>(slots);
+        spreads = !(waves > 1.4 && waves < 2.05) && !(waves > 2.6 && waves < 3.05);
+    }
+    if (!spreads) return budget;
     const auto pace = static_cast<int64_t>(prompt * at_once / generated);
     return std::min(budget, std::max(least, pace));
 }

@@ -69,6 +69,7 @@ void Scheduler::Impl::enqueue(Request *request, int32_t prefix) {
     adapters.add_pending(request->adapter);
     queue.push_back(request);
     ++waiting;
+    waiting_output += request->max_tokens;
     own_tokens_left += own_prompt(*request);
     longest = std::max<int64_t>(longest, request->max_tokens);
 }
@@ -176,6 +177,7 @@ void Scheduler::Impl::forget(Request *request) {
 
 void Scheduler::Impl::leave_queue(Request *request) {
     --waiting;
+    waiting_output -= request->max_tokens;
     if (request->place >= 0) {
         queue[static_cast<size_t>(request->place - first_place)] = nullptr;
         request->place = -1;

@@ -95,6 +95,7 @@ std::string sweep(const Sweep &given, JobResult *total) {
         options.scheduler.max_requests = draw(random, 0, 3) ? 0 : draw(random, 1, 5);
         options.scheduler.look_ahead = draw(random, 0, 1) == 0;
         if (draw(random, 0, 1)) options.scheduler.paced_tokens = draw(random, 1, 40);
+        if (draw(random, 0, 2)) options.scheduler.paced_requests = draw(random, 0, 4);
         options.mean_length = static_cast<int32_t>(draw(random, 2, 30));
         options.cancel_one_in = given.cancel_one_in;
         options.all_at_once = draw(random, 0, 1) == 0;
@@ -467,6 +468,7 @@ void looking_ahead_avoids_preemption(void **) {
 JobResult run_waiting(int32_t rows, int64_t at_once, int64_t paced_tokens) {
     SchedulerOptions options{1 + 11 * at_once, 8, 96, 0, true};
     options.paced_tokens = paced_tokens;
+    options.paced_requests = 8;
     JobResult result;
     expect_good(run_one(one_group(8, 48, rows, 32), options, never, &result));
     assert_int_equal(result.recomputed, 0);
@@ -513,6 +515,7 @@ void requests_to_come_count_as_waiting(void **) {
     for (const bool more : {false, true}) {
         SchedulerOptions options{100, 4, 64, 0, true};
         options.paced_tokens = 8;
+        options.paced_requests = 6;
         Scheduler scheduler(options);
         Several several(3);
         for (Request &request : several.requests) request.max_tokens = 32;

@@ -183,7 +183,7 @@ void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double h
                     const int64_t kept = on_gpu ? padded_kept(a) : a.kept_size();
                     add_attention(
                         {a.window, a.heads, a.kv_heads, on_gpu ? padded_key_dim(a) : a.head_dim,
-                         on_gpu ? padded_value_dim(a) : a.value_dim(), kept, 0,
+                         on_gpu ? padded_value_dim(a) : a.value_dim(), kept,
                          on_gpu && expands_latents(a) ? 4.0 * a.heads * latent_head_dim : 0,
                          2 * elements(a.latent.up)});
                     elementwise_bytes_ += rope_bytes * double(a.q_size() + a.kept_size());
