@@ -13,8 +13,8 @@
 //   warps 0-7   consumers
 //   warp 8      fetches pages with bulk copies
 //   warps 9-11  draw jobs, and fetch their rows and queries
-// In e4m3 (Stored) each block of 64 elements lands in the second half of its place, and one of warps 9-11 widens it to f16 from
-// there; queries, too, become f16 (attention/e4m3.cuh).
+// In e4m3 (Stored) a part lands in the second half of its place, and warps 9-11 widen it to f16 from there; queries, too, become
+// f16 (attention/e4m3.cuh).
 #include "attention/common.cuh"
 #include "attention/e4m3.cuh"
 #include "attention/hopper.cuh"
@@ -204,59 +204,50 @@ template <typename T, typename Stored> class Fetcher {
     }
 
     __device__ void fetch_page(const char *from, int b) const {
-        for (uint32_t part = 0; part < 3; ++part) {
-            const uint32_t bytes = (part < 2 ? kHalf : kBlock) / kSmaller;
-            const uint32_t to = shared_ + (1 + b) * kPage + part * kHalf;
+        for (int part = 0; part < 3; ++part) {
+            const uint32_t wide = part < 2 ? kHalf : kBlock, bytes = wide / kSmaller;
             const uint32_t full =
                 shared_address(&(kInBytes<Stored> ? rest_->landed : rest_->full)[b][part]);
             barrier_wait(shared_address(&rest_->empty[b][part]), (phases_ >> b & 1) ^ 1);
             barrier_expect(full, bytes);
-            from = fetch_part(to, from, bytes, full);
+            bulk_copy(shared_ + (1 + b) * kPage + part * kHalf + wide - bytes,
+                      from + part * (kHalf / kSmaller), bytes, full);
         }
-    }
-    __device__ static const char *fetch_part(uint32_t to, const char *from, uint32_t bytes,
-                                             uint32_t barrier) {
-        constexpr uint32_t kBytes = kBlock / 2;
-        if constexpr (!kInBytes<Stored>) {
-            bulk_copy(to, from, bytes, barrier);
-        } else {
-            for (uint32_t at = 0; at < bytes; at += kBytes) {
-                bulk_copy(to + 2 * at + kBytes, from + at, kBytes, barrier);
-            }
-        }
-        return from + bytes;
     }
 
-    // Each warp has every third block.
+    // In place: what is still to be read is in the second half of a part.
     __device__ void widen_page(int b) {
-        constexpr int kEach = 4; // 16-byte chunks of half of the keys
-        const int lane = threadIdx.x % 32;
-        uint32_t places[2]; // 32 chunks on, these are 8 rows further down
-        widened_places(lane, places);
-#pragma unroll 1
-        for (uint32_t block = threadIdx.x / 32 % 4 - 1; block < kKeyDim / 64; block += 3) {
-            const uint32_t part = block / 4, to = shared_ + (1 + b) * kPage + block * kBlock;
-            barrier_wait(shared_address(&rest_->landed[b][part]), phases_ >> b & 1);
-#pragma unroll
-            for (uint32_t half = 0; half < 2; ++half) {
-                const uint32_t rows = to + half * (kBlock / 2);
-                uint4 bytes[kEach];
-#pragma unroll
-                for (int i = 0; i < kEach; ++i) {
-                    bytes[i] = load_shared(to + (2 + half) * (kBlock / 4) + (i * 32 + lane) * 16);
-                }
-                __syncwarp(); // all has been read that the second half overwrites
-#pragma unroll
-                for (int i = 0; i < kEach; ++i) {
-                    uint4 two[2];
-                    widen(bytes[i], two);
-                    store_shared(rows + i * 1024 + places[0], two[0]);
-                    store_shared(rows + i * 1024 + places[1], two[1]);
-                }
+        constexpr int kChunks = kBlock / 2 / 16, kEach = (kChunks + kFetchers - 1) / kFetchers;
+        const int thread = threadIdx.x - (kThreads - kFetchers);
+        uint32_t places[2]; // kFetchers chunks on, these are 24 rows further down
+        widened_places(thread, places);
+        for (uint32_t block = 0; block < kKeyDim / 64; ++block) {
+            const uint32_t part = block / 4, of_part = block % 4 * kBlock;
+            const uint32_t wide = part < 2 ? kHalf : kBlock;
+            const uint32_t to = shared_ + (1 + b) * kPage + part * kHalf;
+            if (of_part == 0) {
+                barrier_wait(shared_address(&rest_->landed[b][part]), phases_ >> b & 1);
             }
+            uint4 bytes[kEach];
+#pragma unroll
+            for (int i = 0; i < kEach; ++i) {
+                const int chunk = i * kFetchers + thread;
+                if (chunk < kChunks) bytes[i] = load_shared(to + (wide + of_part) / 2 + chunk * 16);
+            }
+            // All have read what lies where they write.
+            if (of_part >= wide / 2 || part == 2) named_barrier(kFetching, kFetchers);
+#pragma unroll
+            for (int i = 0; i < kEach; ++i) {
+                if (i * kFetchers + thread >= kChunks) break;
+                uint4 two[2];
+                widen(bytes[i], two);
+                const uint32_t rows = to + of_part + i * (kFetchers / 4 * 128);
+                store_shared(rows + places[0], two[0]);
+                store_shared(rows + places[1], two[1]);
+            }
+            if (of_part + kBlock < wide) continue;
             async_proxy_fence();
-            __syncwarp();
-            if (lane == 0) barrier_arrive(shared_address(&rest_->full[b][part]));
+            barrier_arrive(shared_address(&rest_->full[b][part]));
         }
         phases_ ^= 1u << b;
     }
@@ -567,9 +558,8 @@ template <typename T, typename Stored> __global__ void __launch_bounds__(kThread
             barrier_init(shared_address(&rest->job_full[i]), kFetchers);
             barrier_init(shared_address(&rest->job_empty[i]), kWarps + 1);
             for (int part = 0; part < 3; ++part) {
-                // In e4m3, of each block.
                 barrier_init(shared_address(&rest->full[i][part]),
-                             kInBytes<Stored> && part < 2 ? kHalf / kBlock : 1);
+                             kInBytes<Stored> ? kFetchers : 1);
                 barrier_init(shared_address(&rest->landed[i][part]), 1);
                 barrier_init(shared_address(&rest->empty[i][part]), kWarps / 2);
             }
