@@ -165,9 +165,10 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
         const bool from_scratch =
             options.wide_from_scratch && matrix && item.row_count * ratio > kNarrowRows;
         assert_true(item.row_count > 0);
-        const int32_t most = options.tile_rows == 0 ? (matrix ? options.matrix_rows : kStreamRows) / ratio
-                             : matrix               ? options.matrix_tokens
-                                                    : options.stream_tokens;
+        const int32_t most = options.tile_rows == 0
+                                 ? (matrix ? options.matrix_rows : kStreamRows) / ratio
+                             : matrix ? options.matrix_tokens
+                                      : options.stream_tokens;
         assert_true(item.row_count <= std::max(1, most));
         assert_true(item.stretch[0].keys > 0); // sm90's consumers wait for the first stretch
         bool partial = false;
