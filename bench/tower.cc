@@ -111,14 +111,12 @@ class Bench {
         if (tower_head_fits_sm90(DType::bf16, head_dim)) {
             const std::vector<TowerBlock> blocks = blocks_of(tower_block_rows_sm90());
             const DeviceMemory of_blocks = upload(blocks);
-            const DeviceMemory drawn = upload(std::vector<int32_t>{0});
             time("attention, sm90", 4 * static_cast<double>(p * of_one * h), [&](int) {
                 require(launch_tower_attention_sm90(
                     {DType::bf16, qkv_.data(), attended_.data(), of_blocks.as<TowerBlock>(),
                      static_cast<int32_t>(blocks.size()), s_.heads, head_dim,
                      1 / std::sqrt(static_cast<float>(head_dim))},
-                    {bias_.as<float>(), angles_.as<float2>(), drawn.as<int32_t>()}, patches,
-                    nullptr));
+                    {bias_.as<float>(), angles_.as<float2>()}, patches, nullptr));
             });
         }
         const double with_sm90 = total_;

@@ -84,8 +84,6 @@ Status StepTower::allocate() {
                                   cudaMemcpyHostToDevice));
         RETURN_IF_CUDA(cudaMemcpy(axes_.data(), rope.axes.data(), half, cudaMemcpyHostToDevice));
     }
-    ASSIGN_OR_RETURN(drawn_, DeviceMemory::create(sizeof(int32_t), "a tower's items"));
-    RETURN_IF_CUDA(cudaMemset(drawn_.data(), 0, sizeof(int32_t)));
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
     most_patches_ = tower_patches_on_gpu(model_, element_, stream_, pictures_->most_tokens(),
@@ -253,7 +251,7 @@ Status StepTower::layer(size_t index, const Sent &sent, cudaStream_t stream) {
     RETURN_IF_CUDA(launch_tower_turn({element_, qkv_.data(), w.qk_bias, angles,
                                       static_cast<int32_t>(count), a.heads, a.head_dim, on_sm90(a)},
                                      stream));
-    RETURN_IF_ERROR(attend(a, {w.qk_bias, angles, drawn_.as<int32_t>()}, sent, stream));
+    RETURN_IF_ERROR(attend(a, {w.qk_bias, angles}, sent, stream));
     RETURN_IF_ERROR(add_product(w.o, attended_.data(), count, stream));
     RETURN_IF_ERROR(
         norm(w.before_feed_forward, residual(), count, tower_.hidden, normed(), stream));

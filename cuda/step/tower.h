@@ -98,7 +98,6 @@ class StepTower {
     Linear linear_;
     TowerWeights weights_;
     DeviceMemory frequencies_, axes_; // of the rope
-    DeviceMemory drawn_;              // TowerQueries::drawn
     std::array<Sent, 2> sent_;
     size_t turn_ = 0;
     TowerPack pack_; // the one that is being enqueued

@@ -37,7 +37,6 @@ cudaError_t launch_tower_attention(const TowerAttentionArguments &arguments, cud
 struct TowerQueries {
     const float *bias;    // [heads, head_dim] or null
     const float2 *angles; // [patches, head_dim / 2] or null
-    int32_t *drawn;       // [1] zero before a launch and after it; of one launch at a time
 };
 bool tower_head_fits_sm90(DType element, int32_t head_dim);
 int32_t tower_block_rows_sm90();
