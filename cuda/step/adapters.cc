@@ -38,10 +38,20 @@ Result<PinnedMemory> PinnedMemories::take(int64_t bytes) {
     const std::lock_guard while_none_launches(launching());
     {
         const std::lock_guard lock(mutex_);
-        while (!free_.empty()) {
-            PinnedMemory memory = std::move(free_.back());
-            free_.pop_back();
-            if (memory.bytes() >= bytes) return memory;
+        // So that a small adapter keeps no large block.
+        const auto fits = std::find_if(free_.begin(), free_.end(), [&](const PinnedMemory &memory) {
+            return memory.bytes() >= bytes && memory.bytes() / 2 <= bytes;
+        });
+        if (fits != free_.end()) {
+            PinnedMemory memory = std::move(*fits);
+            free_.erase(fits);
+            return memory;
+        }
+        int64_t kept = 0;
+        for (const PinnedMemory &memory : free_) kept += memory.bytes();
+        while (!free_.empty() && kept + bytes > most_free_bytes) {
+            kept -= free_.front().bytes();
+            free_.erase(free_.begin());
         }
     }
     return PinnedMemory::create(bytes, "adapters on their way to the device");

@@ -29,6 +29,7 @@ class PinnedMemories {
     void give_back(PinnedMemory memory);
 
   private:
+    static constexpr int64_t most_free_bytes = int64_t{1} << 30; // with what is allocated next
     std::mutex mutex_;
     std::vector<PinnedMemory> free_;
 };

@@ -1,11 +1,14 @@
 #include "base/file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <dirent.h>
 #include <fcntl.h>
+#include <memory>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -47,6 +50,30 @@ Result<FileDescriptor> open_regular(const std::string &path, size_t *size) {
     }
     *size = static_cast<size_t>(info.st_size);
     return fd;
+}
+
+bool is_readable_file(const std::string &path) {
+    struct stat info;
+    if (::stat(path.c_str(), &info) != 0) {
+        return errno != ENOENT && errno != ENOTDIR && errno != EACCES && errno != ELOOP &&
+               errno != ENAMETOOLONG;
+    }
+    return S_ISREG(info.st_mode) && (::access(path.c_str(), R_OK) == 0 || errno != EACCES);
+}
+
+Result<std::vector<std::string>> names_in(const std::string &directory) {
+    const std::unique_ptr<DIR, int (*)(DIR *)> entries(::opendir(directory.c_str()), ::closedir);
+    if (entries == nullptr) return io_error(directory, "cannot open");
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent *entry = ::readdir(entries.get())) {
+        const std::string_view name = entry->d_name;
+        if (name != "." && name != "..") names.emplace_back(name);
+        errno = 0;
+    }
+    if (errno != 0) return io_error(directory, "cannot read");
+    std::sort(names.begin(), names.end());
+    return names;
 }
 
 Result<MappedFile> MappedFile::open(const std::string &path) {

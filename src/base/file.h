@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -29,6 +30,13 @@ class FileDescriptor {
 // Opens a regular file for reading and returns its size. Anything else is an error: a directory, a
 // device, or a FIFO, which would block until a writer opens it.
 Result<FileDescriptor> open_regular(const std::string &path, size_t *size);
+
+// Whether there is a regular file that this process may read, as far as it is known: true if that cannot be found out. So if
+// reading one failed, the disk or the process did, and not the path.
+bool is_readable_file(const std::string &path);
+
+// The names in a directory, sorted, without "." and "..".
+Result<std::vector<std::string>> names_in(const std::string &directory);
 
 // A regular file mapped read-only. The bytes stay valid while the object lives. A file that another
 // process truncates while it is mapped raises SIGBUS on access, as with any mapping: callers map

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <dirent.h>
 #include <memory>
 #include <unistd.h>
 #include <utility>
@@ -19,6 +18,7 @@ namespace batchllm::cli {
 namespace {
 
 constexpr const char *config_name = "/adapter_config.json";
+constexpr const char *weights_name = "/adapter_model.safetensors";
 
 // Hashes the size of a file and some parts of it.
 Status add_samples(const std::string &path, XXH3_state_t *state) {
@@ -40,33 +40,25 @@ Status add_samples(const std::string &path, XXH3_state_t *state) {
     return {};
 }
 
-struct CloseDirectory {
-    void operator()(DIR *directory) const { ::closedir(directory); }
-};
 struct FreeState {
     void operator()(XXH3_state_t *state) const { XXH3_freeState(state); }
 };
 
 Result<std::vector<std::string>> adapters_in(const std::string &path) {
-    const std::unique_ptr<DIR, CloseDirectory> directory(::opendir(path.c_str()));
-    if (directory == nullptr) {
-        return error(BATCHLLM_ERROR_IO, "--adapters: %s: cannot open: %s", path.c_str(),
-                     std::strerror(errno));
-    }
-    std::vector<std::string> names;
-    while (const dirent *entry = ::readdir(directory.get())) {
-        const std::string name = entry->d_name;
-        if (name.front() == '.') continue;
+    auto listed = names_in(path);
+    if (!listed.ok()) return std::move(listed).status().within("--adapters");
+    std::vector<std::string> names = std::move(listed).value();
+    std::erase_if(names, [&](const std::string &name) {
+        if (name.front() == '.') return true;
         const auto exists = file_exists(path + "/" + name + config_name);
-        if (exists.ok() && *exists) names.push_back(name);
-    }
+        return exists.ok() && !*exists; // else loading it says what is wrong
+    });
     const auto itself = file_exists(path + config_name);
     if (names.empty() && itself.ok() && *itself) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "--adapters: %s is an adapter itself: name it with --adapter NAME=%s",
                      path.c_str(), path.c_str());
     }
-    std::sort(names.begin(), names.end());
     return names;
 }
 
@@ -154,8 +146,8 @@ void AdapterCache::load_found(int32_t threads) {
     ThreadPool pool(std::min(threads, static_cast<int32_t>(std::min(found.size(), most_threads))));
     pool.parallel_for(static_cast<int64_t>(found.size()),
                       [&](int64_t i, int32_t) { try_to_load(found[static_cast<size_t>(i)]); });
-    for (Entry *entry : found) { // by itself there may be memory for it
-        if (entry->status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY) entry->status = {};
+    for (Entry *entry : found) { // by itself there may be memory, or a descriptor, for it
+        if (is_failure_of_process(entry->status.code())) entry->status = {};
     }
 }
 
@@ -163,6 +155,18 @@ Status AdapterCache::load(const NamedAdapter &adapter) {
     Entry &entry = entries_.at(adapter.name);
     try_to_load(&entry);
     return entry.status;
+}
+
+Status AdapterCache::load_for_row(const NamedAdapter &adapter) {
+    const Status status = load(adapter);
+    if (status.ok()) return {};
+    const std::string &path = paths_.at(adapter.name);
+    const bool of_process =
+        status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY
+            ? status.message() == "out of memory" // rather than an adapter that is too large
+            : is_failure_of_process(status.code()) && is_readable_file(path + config_name) &&
+                  is_readable_file(path + weights_name);
+    return of_process ? status : Status(BATCHLLM_ERROR_ROW_ADAPTER, status.message());
 }
 
 Status AdapterCache::load_named(const AdapterOptions &options, int32_t threads) {
@@ -192,11 +196,12 @@ identify_adapters(const AdapterOptions &options) {
     for (const std::string &name : names) {
         XXH3_64bits_update(state.get(), name.c_str(), name.size() + 1);
         const std::string path = options.directory + "/" + name;
-        for (const char *file : {config_name, "/adapter_model.safetensors"}) {
+        for (const char *file : {config_name, weights_name}) {
+            const Status added = add_samples(path + file, state.get());
+            if (added.ok()) continue;
             // Rows that name one that cannot be read get an error, and the others none.
-            if (!add_samples(path + file, state.get()).ok()) {
-                XXH3_64bits_update(state.get(), "none", 4);
-            }
+            if (is_readable_file(path + file)) return added;
+            XXH3_64bits_update(state.get(), "none", 4);
         }
     }
     char digits[64];

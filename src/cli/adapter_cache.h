@@ -46,6 +46,8 @@ class AdapterCache {
     void load_found(int32_t threads);
     // Of one that has been found: loads it if it has not been tried. Fails with the same text every time.
     Status load(const NamedAdapter &adapter);
+    // The same for a row. Its errors are ROW_ADAPTER, or failures of the process, which are no row's.
+    Status load_for_row(const NamedAdapter &adapter);
     // Loads those of --adapter, so that a misspelt directory is found before any row runs.
     Status load_named(const AdapterOptions &options, int32_t threads);
 

@@ -417,15 +417,12 @@ void InputRowReader::load_adapters(int32_t threads) {
     if (options_.adapters != nullptr) options_.adapters->load_found(threads);
 }
 
-RowError InputRowReader::check_adapter(const InputRow &row) {
-    if (row.params == nullptr || row.params->adapter == nullptr) return {};
-    const Status status = options_.adapters->load(*row.params->adapter);
-    if (status.ok()) return {};
-    // The row is not to blame: the run ends, and the next one reads the row again.
-    if (status.code() == BATCHLLM_ERROR_OUT_OF_MEMORY && status.message() == "out of memory") {
-        throw std::bad_alloc();
-    }
-    return {row_error_code(BATCHLLM_ERROR_ROW_ADAPTER), status.message()};
+Result<RowError> InputRowReader::check_adapter(const InputRow &row) {
+    if (row.params == nullptr || row.params->adapter == nullptr) return RowError();
+    const Status status = options_.adapters->load_for_row(*row.params->adapter);
+    if (status.ok()) return RowError();
+    if (is_failure_of_process(status.code())) return status;
+    return RowError{row_error_code(status.code()), status.message()};
 }
 
 } // namespace batchllm::cli

@@ -97,8 +97,9 @@ class InputRowReader {
     RowError read(int64_t line, std::string_view text, InputRow *row);
     // Loads the adapters of the rows read so far, by as many threads (0: one for each core).
     void load_adapters(int32_t threads);
-    // What is wrong with the adapter of a row that was read, whatever else is wrong with the row.
-    RowError check_adapter(const InputRow &row);
+    // What is wrong with the adapter of a row that was read, whatever else is wrong with the row. Fails if the row is not to
+    // blame: the run ends, and the next one reads the row again.
+    Result<RowError> check_adapter(const InputRow &row);
 
   private:
     RowReaderOptions options_;

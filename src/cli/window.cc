@@ -85,7 +85,7 @@ Status WindowBuilder::read_rows() {
     }
     rows_.load_adapters(options_.threads);
     for (auto &[row, error] : read) {
-        RowError of_adapter = rows_.check_adapter(row);
+        ASSIGN_OR_RETURN(RowError of_adapter, rows_.check_adapter(row));
         if (!of_adapter.code.empty()) error = std::move(of_adapter);
         if (error.code.empty()) {
             chunk_.push_back(std::move(row));

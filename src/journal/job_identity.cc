@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <dirent.h>
 #include <memory>
 #include <new>
 #include <unistd.h>
@@ -80,24 +79,8 @@ Result<std::string> hash_file(const std::string &path, int64_t whole_bytes, int6
 
 // The weights files of a directory, sorted by name.
 Result<std::vector<std::string>> weights_files(const std::string &directory) {
-    DIR *handle = ::opendir(directory.c_str());
-    if (handle == nullptr) {
-        return error(BATCHLLM_ERROR_IO, "%s: cannot open: %s", directory.c_str(),
-                     std::strerror(errno));
-    }
-    const std::unique_ptr<DIR, int (*)(DIR *)> owner(handle, ::closedir);
-    std::vector<std::string> names;
-    errno = 0;
-    while (const dirent *entry = ::readdir(handle)) {
-        const std::string name = entry->d_name;
-        if (name.ends_with(".safetensors")) names.push_back(name);
-        errno = 0;
-    }
-    if (errno != 0) {
-        return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", directory.c_str(),
-                     std::strerror(errno));
-    }
-    std::sort(names.begin(), names.end());
+    ASSIGN_OR_RETURN(std::vector<std::string> names, names_in(directory));
+    std::erase_if(names, [](const std::string &name) { return !name.ends_with(".safetensors"); });
     return names;
 }
 

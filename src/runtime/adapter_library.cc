@@ -1,12 +1,11 @@
 #include "runtime/adapter_library.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cinttypes>
 #include <filesystem>
 #include <system_error>
-#include <unistd.h>
 
+#include "base/file.h"
 #include "base/printable.h"
 #include "model/adapter_files.h"
 
@@ -25,18 +24,10 @@ int64_t weight_bytes(const std::string &directory) {
     return missing ? 0 : static_cast<int64_t>(size);
 }
 
-// Whether the adapter's files are there, as far as it is known.
 bool are_readable(const std::string &directory) {
     AdapterFiles files;
     files.directory = directory;
-    for (const std::string &path : {files.config_path(), files.weights_path()}) {
-        std::error_code unknown;
-        const auto kind = std::filesystem::status(path, unknown).type();
-        if (kind == std::filesystem::file_type::none) continue;
-        if (kind != std::filesystem::file_type::regular) return false;
-        if (::access(path.c_str(), R_OK) != 0 && errno == EACCES) return false;
-    }
-    return true;
+    return is_readable_file(files.config_path()) && is_readable_file(files.weights_path());
 }
 
 // Null: `most` would be exceeded. bytes: count as long as the adapter is kept.
@@ -68,7 +59,9 @@ Result<std::shared_ptr<const AdapterSource>> identify_adapter(const std::string 
 // Begins when files of this size may be in memory, and ends when they no longer are.
 class AdapterLibrary::Turn {
   public:
-    Turn(AdapterLibrary *library, int64_t bytes) : library_(*library), bytes_(bytes) {
+    // A size may be any: a file with holes.
+    Turn(AdapterLibrary *library, int64_t bytes)
+        : library_(*library), bytes_(std::min(bytes, most_loading_bytes)) {
         std::unique_lock lock(library_.mutex_);
         library_.loaded_.wait(lock, [&] {
             return library_.loading_bytes_ == 0 ||
@@ -115,6 +108,14 @@ Result<int64_t> AdapterLibrary::memory_bytes(const Adapter &adapter) const {
     return most;
 }
 
+// Once more if the files are there: they were not for a moment, or the disk fails.
+Result<AdapterFiles> AdapterLibrary::read_files(const std::string &path) const {
+    auto files = read_adapter_files(path, memory_.get());
+    const bool failed = !files.ok() && files.status().code() == BATCHLLM_ERROR_IO;
+    return failed && are_readable(path) ? read_adapter_files(path, memory_.get())
+                                        : std::move(files);
+}
+
 // Its memory is given back with it.
 Result<std::shared_ptr<const Adapter>> AdapterLibrary::make(AdapterFiles files,
                                                             bool checked) const {
@@ -140,7 +141,7 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
                      "model_dir");
     }
     const Turn turn(this, weight_bytes(path));
-    ASSIGN_OR_RETURN(AdapterFiles files, read_adapter_files(path, memory_.get()));
+    ASSIGN_OR_RETURN(AdapterFiles files, read_files(path));
     auto source = std::make_shared<AdapterSource>();
     source->library = shared_from_this();
     source->name = name;
@@ -177,13 +178,9 @@ Result<std::shared_ptr<const Adapter>> AdapterLibrary::read(const AdapterSource 
     const Status has_changed =
         error(changed, "its adapter has changed since it was loaded: %s", source.path.c_str());
     if (weight_bytes(source.path) > source.file_bytes) return has_changed; // however large it is
-    auto files = read_adapter_files(source.path, memory_.get());
-    if (!files.ok() && files.status().code() == BATCHLLM_ERROR_IO) {
-        if (!are_readable(source.path)) {
-            return Status(changed, "its adapter is gone: " + files.status().message());
-        }
-        files = read_adapter_files(
-            source.path, memory_.get()); // they were not there for a moment, or the disk fails
+    auto files = read_files(source.path);
+    if (!files.ok() && files.status().code() == BATCHLLM_ERROR_IO && !are_readable(source.path)) {
+        return Status(changed, "its adapter is gone: " + files.status().message());
     }
     if (!files.ok() && is_failure_of_process(files.status().code())) return files.status();
     if (!files.ok() || files->hash != source.hash) {

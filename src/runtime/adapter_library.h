@@ -58,6 +58,7 @@ class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
 
   private:
     class Turn;
+    Result<AdapterFiles> read_files(const std::string &path) const;
     Result<std::shared_ptr<const Adapter>> make(AdapterFiles files, bool checked) const;
     Result<int64_t> memory_bytes(const Adapter &adapter) const;
 

@@ -13,6 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cli"))
 from program import SIM, ProgramTest, by_id, lines, token_rows  # noqa: E402
 
 FAULTY = os.environ["BATCHLLM_FAULTY_PROGRAM"]
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 
 
 class OnOneOutput(ProgramTest):
@@ -172,6 +173,27 @@ class NotTheRowsFault(ProgramTest):
             for row in self.read_output() if self.output.exists() else []:
                 self.assertNotEqual(row["finish_reason"], "error", f"alloc {k}: {row}")
         self.assertGreater(failed, 10)
+
+
+    def test_an_adapters_file_that_cannot_be_read_for_once_is_no_rows_error(self):
+        names = ("llama_qv_r4", "llama_one_layer")
+        for name in names:
+            shutil.copytree(GOLDEN / "adapters" / name, self.directory / "adapters" / name)
+        self.input.write_bytes(lines({"id": f"{i} {name}", "tokens": [5, 6, i], "max_tokens": 2, "adapter": name} for i in range(4) for name in names))
+        command = [FAULTY, "run", "--backend", "sim", "--model", str(GOLDEN / "llama_bias_f32"), "--adapters", str(self.directory / "adapters"),
+                   "-i", str(self.input), "-o", str(self.output), "--progress", "none", "--threads", "2", "--force"]
+        counts = self.directory / "calls"
+        for kind in ("open", "read", "stat"):
+            subprocess.run(command, env={**os.environ, "BATCHLLM_FAULTS": f"{kind}:0:once", "BATCHLLM_FAULTS_COUNT": str(counts)}, check=True)
+            total, ended = int(counts.read_text().split()[0]), 0
+            for k, how in [(k, how) for k in range(1, total + 1) for how in ("once", "forever")]:
+                self.output.unlink(missing_ok=True)
+                done = subprocess.run(command, env={**os.environ, "BATCHLLM_FAULTS": f"{kind}:{k}:{how}"}, stderr=subprocess.PIPE)
+                self.assertIn(done.returncode, (0, 1), (kind, k, how, done.stderr))
+                ended += done.returncode == 1
+                for row in self.read_output() if self.output.exists() else []:
+                    self.assertNotEqual(row["finish_reason"], "error", (kind, k, how, row))
+            self.assertGreater(ended, 10)
 
 
 class AddressSpace(ProgramTest):

@@ -85,7 +85,8 @@ class Adapters:
             if name:
                 self.get(engine, name)
         except (InvalidArgumentError, UnsupportedError, AdapterFormatError, FileError, OutOfMemoryError) as error:
-            if str(error) == "out of memory":  # rather than an adapter that is too large: not the row's fault
+            # Not the row's fault: no memory, rather than an adapter that is too large; or the disk fails.
+            if str(error) == "out of memory" or isinstance(error, FileError) and _readable(self._listed.get(name or "", "")):
                 raise
             return f"ROW_ADAPTER: {error}"
         return None
@@ -130,6 +131,12 @@ def adapters_by_name(given: Union[Mapping[str, Directory], Directory, None]) -> 
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(f"adapters: {type(given).__name__}: a directory of adapters, or a dict of names and directories, is expected")
     return {name: os.fspath(path) for name, path in (given or {}).items()}
+
+
+def _readable(path: str) -> bool:
+    """Whether an adapter's files are there for this process to read."""
+    files = [os.path.join(path, name) for name in (_CONFIG, _WEIGHTS)]
+    return all(os.path.isfile(file) and os.access(file, os.R_OK) for file in files)
 
 
 def _opened(

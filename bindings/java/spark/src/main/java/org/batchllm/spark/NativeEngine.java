@@ -162,6 +162,8 @@ final class NativeEngine implements AutoCloseable {
             return "";
         } catch (BatchLlmException.AdapterFormat | BatchLlmException.Unsupported | BatchLlmException.InvalidState
                 | BatchLlmException.OutOfMemory e) {
+            // No memory, rather than an adapter that is too large: not the row's fault.
+            if (e.getMessage().equals("out of memory")) throw e;
             return e.getMessage();
         }
     }
