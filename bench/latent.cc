@@ -154,8 +154,8 @@ bool check(unsigned seed, int rounds) {
     for (int round = 0; round < rounds; ++round) {
         constexpr int kHeads[] = {20, 16, 128, 7, 64, 1};
         AttentionCase c = make_case("", kHeads[round % 6]);
-        const int kind =
-            (round % 6 + round / 6) % 4; // each of them with each number of heads in 24 rounds
+        // In 24 rounds each kind comes with each number of heads.
+        const int kind = (round % 6 + round / 6) % 4;
         c.shape.f16 = kind % 2 == 1;
         c.shape.e4m3 = kind / 2 == 1;
         if (round % 5 == 4) c.shape.sharpness = 12; // later keys' scores exceed all before
