@@ -108,7 +108,7 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     a.x = x.data();
     a.columns = p.columns;
     a.t = t.data();
-    a.whole = adapter_sums_are_whole(a.element, Scaling::none, hopper);
+    a.whole = adapter_sums_are_whole(a.element, Scaling::none, hopper, lists.tall, parts == 2);
     a.t_rows = s.rows;
     a.t_stride = ranks;
     a.y = y.data();

@@ -9,7 +9,8 @@
 // number alone, so where tiles are short, the bits of y[row] depend on nothing but the row and its adapter; in tall tiles a
 // sum has another order.
 //
-// On devices of compute capability 9.0, where x has 16 bits, the CTAs of a cluster add up their parts of a sum: t is whole.
+// On devices of compute capability 9.0, where x has 16 bits, the CTAs of a cluster can add up their parts of a sum: t is whole
+// then. It is where adapter_sums_are_whole() says so; sums of other products' short tiles are in ranges there too.
 #pragma once
 
 #include <cstdint>
@@ -101,9 +102,15 @@ constexpr int32_t adapter_ranges(int64_t columns) {
     return static_cast<int32_t>((columns + kAdapterRange - 1) / kAdapterRange);
 }
 
-// Whether t is whole, on a device of compute capability 9.0 or not.
-constexpr bool adapter_sums_are_whole(DType element, Scaling of_x, bool hopper) {
+// Whether t can be whole. hopper: the device is of compute capability 9.0.
+constexpr bool adapter_sums_can_be_whole(DType element, Scaling of_x, bool hopper) {
     return hopper && element != DType::f32 && of_x == Scaling::none;
+}
+// Whether it is, where tiles are tall or not. Short ones are faster in ranges, but the product of gate and up
+// (gated/gated.h) takes none.
+constexpr bool adapter_sums_are_whole(DType element, Scaling of_x, bool hopper, bool tall,
+                                      bool gate_and_up) {
+    return (tall || gate_and_up) && adapter_sums_can_be_whole(element, of_x, hopper);
 }
 
 // sms: of the device. Whatever the list has, the launches have the same size.

@@ -156,6 +156,10 @@ cudaError_t launch_attention_sm80_small(const AttentionArguments &arguments, int
 // depends only on `sms`, so that a graph that contains it can take another step's arguments. sm_90a
 // only: the other families' launches have widened_count 0.
 cudaError_t launch_widen(const AttentionArguments &arguments, int sms, cudaStream_t stream);
+// Kernels of sm90 count on each item's first stretch having keys that one of its rows sees, and build_worklist() makes no others
+// (tests/cuda/test_cuda_worklist.cc asserts it). In launch_attention_512_sm90() and launch_latent_attention_sm90()
+// (latent/latent.h) a job without a page would wait for ever: the signal to draw the next job comes with a page.
+//
 // wgmma, sm_90a only, head_dim up to 256. Uses sms CTAs, one per SM; none waits for one that has
 // not started.
 cudaError_t launch_attention_sm90(const AttentionArguments &arguments, int sms,

@@ -427,13 +427,12 @@ AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInp
     a.x_scaling = addition.scaling;
     a.x_scale_stride = padded_rows(addition.rows);
     a.t = sums_.data();
-    // What the embedding's change is looked up in is f32. Short tiles are faster in ranges, but the product of gate and up takes
-    // none.
+    // What the embedding's change is looked up in is f32.
     const bool feeds =
         addition.product < model_.embedding() &&
         addition.product % kLayerProducts == static_cast<size_t>(LayerProduct::gate_up);
-    a.whole = addition.product != model_.embedding() && (a.work.tall || feeds) &&
-              adapter_sums_are_whole(element_, addition.scaling, hopper_);
+    a.whole = addition.product != model_.embedding() &&
+              adapter_sums_are_whole(element_, addition.scaling, hopper_, a.work.tall, feeds);
     a.t_rows = static_cast<int32_t>(sum_rows_ * product.rows);
     a.t_stride = a.most_ranks;
     a.y = addition.y;

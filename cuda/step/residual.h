@@ -59,7 +59,8 @@ class ResidualStream {
     };
     Status finish(const Ending &ending, const StepRows &rows, cudaStream_t stream);
     // Whether the launch that ends the layer's mixer also makes what router and experts take, where they have norms of their
-    // own; and that of the router, or of the experts.
+    // own; and that of the router, or of the experts. A norm follows the mixer then: check_supported() refuses parallel blocks
+    // with such norms.
     bool makes_expert_inputs(size_t layer) const;
     Input expert_input(bool of_router, const StepRows &rows) const;
     // Its second half, where Activations::delta has the sublayer's result.

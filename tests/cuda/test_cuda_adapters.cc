@@ -246,7 +246,7 @@ struct Job {
         a.t = t.data();
         // Half of the jobs have t in ranges, as other devices do.
         a.whole =
-            (gated || rows() % 2 == 0) && adapter_sums_are_whole(s.element, s.scaling, hopper);
+            (gated || rows() % 2 == 0) && adapter_sums_can_be_whole(s.element, s.scaling, hopper);
         a.t_rows = rows() + 3;
         a.t_stride = stride;
         a.y = y.data();

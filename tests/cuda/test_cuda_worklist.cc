@@ -170,7 +170,8 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
                              : matrix ? options.matrix_tokens
                                       : options.stream_tokens;
         assert_true(item.row_count <= std::max(1, most));
-        assert_true(item.stretch[0].keys > 0); // sm90's consumers wait for the first stretch
+        // sm90's consumers wait for a page of the first stretch.
+        assert_true(item.stretch[0].keys > 0 && item.stretch[0].start <= item.max_position);
         bool partial = false;
         int32_t first = INT32_MAX, last = 0; // positions of its queries
         for (int32_t r = item.row_begin; r < item.row_begin + item.row_count; ++r) {

@@ -174,6 +174,11 @@ extern "C" cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid,
     return state().launch = cudaErrorLaunchFailure; // <<<>>> discards it
 }
 
+// Launches with attributes, which return their error.
+PLAIN(cudaError_t, cudaLaunchKernelExC,
+      (const cudaLaunchConfig_t *config, const void *kernel, void **arguments),
+      (config, kernel, arguments))
+
 extern "C" cudaError_t __real_cudaGetLastError();
 extern "C" cudaError_t __wrap_cudaGetLastError() {
     const cudaError_t launch = std::exchange(state().launch, cudaSuccess);

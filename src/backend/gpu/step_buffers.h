@@ -75,7 +75,8 @@ struct StepForm {
     // the maximum is four nodes (a common head, its group's prefix, its prompt if it has several
     // samples, and its own tokens), so 2. A worklist that needs more than there is room for is
     // rebuilt in that way, separately for each shape of attention. The layers use the room one
-    // after another.
+    // after another. Of latents, whose results are long, there is room for half as many (step_buffers.cc),
+    // which must still be enough for such a worklist: see the assertion below.
     int64_t partials = 6;
     bool state_chunks = true;  // layers with a state process prompts in chunks
     bool plain_latents = true; // expands_latents() counts
@@ -89,6 +90,7 @@ struct StepForm {
     // Columns of the widest matrix whose columns are packed in another order, in which its input is copied; 0: none.
     int64_t taken = 0;
 };
+static_assert(StepForm().partials / 2 >= 2);
 // bf16 has the range of f32. f16 does not, and residual streams outgrow it.
 constexpr DType residual_type(DType element) {
     return element == DType::bf16 ? DType::bf16 : DType::f32;
@@ -126,7 +128,7 @@ enum class StepBuffer : uint8_t {
     latent_made,     // [rows, heads * padded values]
     latent_expanded, // [pages][heads][keys, values][tokens of a page][latent_head_dim]
     // Attention.
-    partial_out, // [partials * rows, heads, padded] f32
+    partial_out, // [partials * rows, heads, padded] f32; of latents half of these rows
     partial_lse, // [partials * rows, heads]
     arrivals,    // [rows, kv_heads], then [4]
     // Layers with a state that process prompts in chunks; not short convolutions.
@@ -157,7 +159,7 @@ enum class StepBuffer : uint8_t {
 struct StepBuffers {
     std::array<int64_t, static_cast<size_t>(StepBuffer::count)> bytes{};
     int64_t logits_rows = 0; // for how many rows logits are computed at a time
-    int64_t partials = 0;    // rows of attention partials
+    int64_t partials = 0;    // rows of attention partials; of latents partial_out has half of them
 
     int64_t &operator[](StepBuffer buffer) { return bytes[static_cast<size_t>(buffer)]; }
     int64_t operator[](StepBuffer buffer) const { return bytes[static_cast<size_t>(buffer)]; }
