@@ -135,7 +135,9 @@ struct SchedulerOptions {
     std::function<bool(const SampleInput &)> feeds = nullptr;
     // Sets `proposed` of these requests, all of which decode one token in a step without prompts.
     // Returns whether tokens would be proposed if all samples were known:
-    // then no batch should be built while another is in flight. Null: there are no proposals.
+    // then no batch should be built while another is in flight. Now and then it is also asked before a
+    // step's prompts, for this answer alone: what it proposed is then dropped, and it may be called
+    // again in the same step. Null: there are no proposals.
     std::function<bool(std::span<Request *const> decoding)> propose = nullptr;
     std::vector<int32_t> kv_windows = {0}; // BackendInfo::kv_windows
     // Each embedded token gets an output row of its own, so that the order of summation does not
