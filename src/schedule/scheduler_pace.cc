@@ -6,7 +6,6 @@
 // may be nearly empty. So prompts are then spread over the steps in which requests decode: a step
 // computes as many of their tokens as keep the pool full if requests begin, and end, evenly over time.
 #include <algorithm>
-#include <cmath>
 
 #include "schedule/scheduler_impl.h"
 
@@ -82,7 +81,7 @@ int64_t Scheduler::Impl::prompt_budget(bool *forecast_made) {
         spreads = !two_waves.has(waves) && !three_waves.has(waves);
     }
     if (!spreads) return budget;
-    const auto pace = static_cast<int64_t>(std::ceil(prompt * at_once / generated));
+    const auto pace = static_cast<int64_t>(prompt * at_once / generated);
     return std::min(budget, std::max({int64_t{1}, least, pace}));
 }
 

@@ -486,6 +486,28 @@ void prompts_come_first_where_all_rows_fit(void **) {
     assert_int_equal(run_waiting(16, 16, 16).steps, run_waiting(16, 16, 96).steps);
 }
 
+// 22 rows are two waves, of which the last is nearly full: they begin as if nothing were spread.
+void expect_two_waves(SchedulerOptions options, int32_t prefix, int64_t at_once) {
+    options.paced_requests = 8;
+    JobResult waves, paced;
+    expect_good(run_one(one_group(prefix, 48, 22, 32), options, never, &waves));
+    options.paced_tokens = 16;
+    expect_good(run_one(one_group(prefix, 48, 22, 32), options, never, &paced));
+    assert_int_equal(paced.peak_running, at_once);
+    assert_int_equal(paced.steps, waves.steps);
+}
+
+void waves_are_counted_by_all_that_limits_requests(void **) {
+    SchedulerOptions states{1000, 8, 96, 0, true};
+    states.state_slots = 13; // one is the prefix's
+    expect_two_waves(states, 8, 12);
+    expect_two_waves({1000, 8, 96, 12, true}, 8, 12);
+}
+
+void pages_of_live_prefixes_are_not_there_for_rows(void **) {
+    expect_two_waves({100 + 11 * 12, 8, 96, 0, true}, 800, 13);
+}
+
 // Requests for prompts of 40 tokens, which generate one token each.
 struct Several {
     explicit Several(size_t count) : tokens(40, 5), requests(count) {
@@ -528,6 +550,39 @@ void requests_to_come_count_as_waiting(void **) {
             scheduler.finish_step();
         }
     }
+}
+
+// Of 12 requests that outgrow the pool one by one, some wait while others still decode.
+void preempted_requests_come_back_while_others_decode(void **) {
+    SchedulerOptions options{100, 4, 64, 0, true};
+    options.paced_tokens = options.paced_requests = 1;
+    Scheduler scheduler(options);
+    Several brief(20), long_ones(12);
+    for (Request &request : brief.requests) request.max_tokens = 200;
+    for (size_t i = 0; i < 12; ++i)
+        long_ones.requests[i].max_tokens = 60 + 20 * static_cast<int32_t>(i);
+    assert_true(scheduler.add({}, {-1, 0, brief.pointers}).ok());
+    while (scheduler.waiting() + scheduler.running() > 0) run_step_of(&scheduler); // one token each
+    assert_true(scheduler.add({}, {-1, 0, long_ones.pointers}).ok());
+    int64_t preemptions = 0, back_beside_others = 0;
+    for (int32_t step = 0; scheduler.waiting() + scheduler.running() > 0; ++step) {
+        assert_true(step < 4000);
+        scheduler.next_step();
+        const StepCounts counts = scheduler.counts();
+        preemptions += counts.preemptions;
+        const bool none_new = preemptions > 0 && counts.prompt_tokens == 0;
+        if (none_new && counts.recomputed_tokens > 0 && counts.decode_tokens > 0)
+            ++back_beside_others;
+        for (Request *request : scheduler.sampled()) {
+            request->output.push_back(1);
+            request->done = static_cast<int32_t>(request->output.size()) == request->max_tokens;
+        }
+        scheduler.finish_step();
+    }
+    print_message("%lld preemptions, %lld\n", (long long)preemptions,
+                  (long long)back_beside_others);
+    assert_true(preemptions > 0);
+    assert_true(back_beside_others > 0);
 }
 
 void a_prefix_has_the_number_of_its_plan_until_another_begins(void **) {
@@ -621,7 +676,10 @@ int main() {
         cmocka_unit_test(looking_ahead_avoids_preemption),
         cmocka_unit_test(prompts_are_spread_where_more_rows_wait_than_fit),
         cmocka_unit_test(prompts_come_first_where_all_rows_fit),
+        cmocka_unit_test(waves_are_counted_by_all_that_limits_requests),
+        cmocka_unit_test(pages_of_live_prefixes_are_not_there_for_rows),
         cmocka_unit_test(requests_to_come_count_as_waiting),
+        cmocka_unit_test(preempted_requests_come_back_while_others_decode),
         cmocka_unit_test(a_prefix_has_the_number_of_its_plan_until_another_begins),
         cmocka_unit_test(requests_of_an_earlier_plan_keep_their_prefix),
         cmocka_unit_test(prefixes_that_end_inside_a_whole_picture_are_not_shared),
