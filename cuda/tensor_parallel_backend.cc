@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -51,20 +52,25 @@ Result<RankChoice> choose_ranks_here(const Model &model, const BackendOptions &o
     ASSIGN_OR_RETURN(const cudaDeviceProp properties,
                      open_device(devices.empty() ? 0 : devices.front()));
     int count = static_cast<int>(devices.size());
+    std::vector<int> all(devices.begin(), devices.end());
     if (devices.empty()) {
         RETURN_IF_CUDA(cudaGetDeviceCount(&count));
         count = static_cast<int>(std::bit_floor(static_cast<unsigned>(count))); // so many of them
+        all.resize(static_cast<size_t>(count));
+        std::iota(all.begin(), all.end(), 0);
     }
     size_t available = 0, total = 0;
     RETURN_IF_CUDA(cudaMemGetInfo(&available, &total));
     ASSIGN_OR_RETURN(const CudaOptions whole, read_options(model, options, properties));
+    ASSIGN_OR_RETURN(bool peers, RankGroup::access_each_other(all));
+    peers = peers && whole.forward.peer_sums;
     const auto left = [&](const Model &part) -> Result<int64_t> {
         ASSIGN_OR_RETURN(const CudaOptions read, read_options(part, options, properties));
         const StepBuffers buffers =
             step_buffers(part, step_form(part, read.forward), read.forward.step_tokens);
         ASSIGN_OR_RETURN(const int64_t weights, weight_bytes_of(part, read.forward, total));
-        int64_t bytes =
-            static_cast<int64_t>(available) - weights - buffers.total() - rank_bytes(part.ranks);
+        int64_t bytes = static_cast<int64_t>(available) - weights - buffers.total() -
+                        rank_bytes(buffers, part.ranks, peers);
         if (has_pictures(part, read.forward)) {
             bytes -=
                 tower_bytes_on_gpu(part, read.forward.element, read.forward.residual,

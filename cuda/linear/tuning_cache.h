@@ -1,6 +1,6 @@
 // Which of cuBLASLt's candidates is fastest for a shape of product, kept from run to run in a text file:
 //
-//     batchllm tuning 2
+//     batchllm tuning 3
 //     <stamp: what the choices depend on: library's version, device, ...>
 //     <m> <n> <k> <element> <result> <accumulate> <candidate>    a line each
 //     end <FNV-1a of all before it>

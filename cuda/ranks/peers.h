@@ -43,8 +43,7 @@ struct PeerSum {
     const uint32_t *own_count = nullptr, *counts = nullptr, *ended = nullptr; // PeerSignals'
 };
 
-// x: [count], which becomes the sum, of f32 rounded once. f32, bf16 or f16, then x and the parts at multiples of 16 bytes and
-// count a multiple of 8; or int32.
+// x: [count], which becomes the sum, of f32 rounded once. f32, bf16, f16 or int32; x and the parts at multiples of 16 bytes.
 cudaError_t launch_peer_sum(const PeerSum &sum, DType type, void *x, int64_t count,
                             cudaStream_t stream);
 cudaError_t launch_peer_sum(const PeerSum &sum, int32_t *x, int64_t count, cudaStream_t stream);

@@ -31,18 +31,23 @@ Status RankGroup::check(int result, const char *what, int32_t rank) const {
                  nccl_->get_error_string(result), what, devices_[static_cast<size_t>(rank)]);
 }
 
+Result<bool> RankGroup::access_each_other(const std::vector<int> &devices) {
+    for (const int from : devices) {
+        for (const int to : devices) {
+            int can = 1;
+            if (from != to) RETURN_IF_CUDA(cudaDeviceCanAccessPeer(&can, from, to));
+            if (can == 0) return false;
+        }
+    }
+    return true;
+}
+
 Result<std::unique_ptr<RankGroup>> RankGroup::create(const std::vector<int> &devices, bool peers) {
     std::unique_ptr<RankGroup> group(new RankGroup(devices));
     ASSIGN_OR_RETURN(group->ended_, PinnedMemory::create(sizeof(uint32_t), "signals"));
     *group->ended_.as<uint32_t>() = 0;
-    group->peers_ = peers && devices.size() <= kMostPeers;
-    for (const int from : devices) {
-        for (const int to : devices) {
-            int can = from == to ? 1 : 0;
-            if (from != to) RETURN_IF_CUDA(cudaDeviceCanAccessPeer(&can, from, to));
-            group->peers_ = group->peers_ && can != 0;
-        }
-    }
+    ASSIGN_OR_RETURN(const bool access, access_each_other(devices));
+    group->peers_ = peers && access && devices.size() <= kMostPeers;
     if (!group->peers_ || devices.size() > 2) RETURN_IF_ERROR(group->make_communicators());
     return group;
 }
@@ -207,6 +212,10 @@ Status RankGroup::add_by_peers(int32_t rank, void *x, int64_t bytes, const Launc
                                cudaStream_t stream) {
     if (failed()) return other_failed();
     PeerBuffers &own = buffers_[static_cast<size_t>(rank)];
+    if (own.bytes == 0) {
+        return error(BATCHLLM_ERROR_INTERNAL, "device %d of %d: a sum before buffers are shared",
+                     rank, ranks());
+    }
     for (int64_t at = 0; at < bytes; at += own.bytes) {
         const int64_t piece = std::min(own.bytes, bytes - at);
         std::byte *from = static_cast<std::byte *>(x) + at;

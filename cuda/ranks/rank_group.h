@@ -38,6 +38,8 @@ class RankGroup final : public Meeting {
     // A rank for each device, in their order. peers: by access to each other's memory, where devices have it (ranks/peers.h):
     // two then need no NCCL. Others do: BACKEND_UNAVAILABLE without it. What it allocates it does here.
     static Result<std::unique_ptr<RankGroup>> create(const std::vector<int> &devices, bool peers);
+    // Whether all have access to each other's memory.
+    static Result<bool> access_each_other(const std::vector<int> &devices);
     ~RankGroup() override;
 
     // Also ends the exchanges that wait on the devices, within some seconds. Does not wait for that.

@@ -10,6 +10,7 @@
 #include "backend/gpu/step_buffers.h"
 #include "backend/gpu/tower_buffers.h"
 #include "backend/sim/sim_options.h"
+#include "model/parts.h"
 #include "model/tower.h"
 #include "seed.h"
 #include "testing.h"
@@ -109,6 +110,20 @@ void layers_of_feed_forwards_alone_need_no_lists_of_states(void **) {
     for (const StepBuffer list : {StepBuffer::state_items, StepBuffer::state_levels,
                                   StepBuffer::state_chunks, StepBuffer::delta_mixed}) {
         assert_int_equal(of[list], 0);
+    }
+}
+
+void ranks_that_need_nccl_count_it(void **) {
+    const Model model = named("Mistral-7B");
+    const auto part = part_of(model, 0, 2);
+    assert_true(part.ok());
+    const StepBuffers buffers = step_buffers(**part, {}, 4096);
+    const int64_t others = buffers[StepBuffer::others_logits];
+    assert_true(others > 0);
+    is_bytes("one", rank_bytes(buffers, 1, false), 0);
+    is_bytes("two with access", rank_bytes(buffers, 2, true), 0);
+    for (const int32_t ranks : {2, 4}) {
+        is_bytes("NCCL", rank_bytes(buffers, ranks, ranks > 2), others + (int64_t{1340} << 20));
     }
 }
 
@@ -428,6 +443,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(a_token_takes_what_its_models_layers_are_wide),
         cmocka_unit_test(layers_of_feed_forwards_alone_need_no_lists_of_states),
+        cmocka_unit_test(ranks_that_need_nccl_count_it),
         cmocka_unit_test(layers_in_e4m3_have_scales_and_perhaps_a_delta),
         cmocka_unit_test(heads_are_padded_and_what_has_a_state_has_a_multiple_of_sixteen_rows),
         cmocka_unit_test(pages_are_predicted_as_they_were_left_on_an_h200),

@@ -153,7 +153,7 @@ void the_librarys_own_files_are_whole_and_say_which_device(void **) {
 }
 
 // A file with a correct checksum may still contain anything.
-std::string with_sum(const std::string &lines, const char *version = "2") {
+std::string with_sum(const std::string &lines, const char *version = "3") {
     std::string text =
         std::string("batchllm tuning ") + version + "\n" + std::string(kStamp) + "\n" + lines;
     uint64_t hash = 0xcbf29ce484222325u;
@@ -184,7 +184,7 @@ void forged_lines_are_refused(void **) {
 void another_versions_file_is_written_anew(void **) {
     const TemporaryDirectory directory;
     const std::string path = directory.file("choices");
-    for (const char *version : {"1", "3"}) {
+    for (const char *version : {"1", "2", "4"}) {
         directory.write("choices", with_sum("16 8 8 1 1 0 0\n", version));
         std::string warning;
         TuningCache cache = opened(path, &warning);

@@ -278,6 +278,11 @@ int64_t StepBuffers::growing() const {
            (*this)[workspace] - (*this)[StepBuffer::expanded] - (*this)[shared];
 }
 
+int64_t rank_bytes(const StepBuffers &buffers, int32_t ranks, bool peers) {
+    if (ranks == 1 || (ranks == 2 && peers)) return 0;
+    return buffers[StepBuffer::others_logits] + (int64_t{1340} << 20);
+}
+
 int64_t staging_bytes(int64_t step_tokens) {
     return staged_token_bytes * std::max(step_tokens, least_staged);
 }

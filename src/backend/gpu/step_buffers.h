@@ -181,8 +181,9 @@ inline constexpr int64_t linear_workspace = int64_t{64} << 20;
 // Of buffers that ranks share: a rank's share of a step's rows is rounded up.
 inline constexpr int64_t owned_row_step = 64;
 constexpr int64_t shared_rows(int64_t rows, int32_t ranks) { return rows + ranks * owned_row_step; }
-// What a rank takes beside its part and its buffers: of more than two, for NCCL, from the pages left on H100s with 2.28.9.
-constexpr int64_t rank_bytes(int32_t ranks) { return ranks <= 2 ? 0 : int64_t{1340} << 20; }
+// What a rank takes beside its part and total(), where NCCL exchanges: others_logits, and what NCCL takes, by the pages left on
+// H100s with 2.28.9. peers: devices access each other's memory, so that two need no NCCL.
+int64_t rank_bytes(const StepBuffers &buffers, int32_t ranks, bool peers);
 
 constexpr int64_t rounded_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 

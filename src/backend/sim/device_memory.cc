@@ -96,8 +96,9 @@ int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const S
         if (widens && shape.head_dim <= 256 && !shape.latent())
             widened = std::max(widened, widened_bytes(shape));
     }
-    const int64_t text = weights + step_buffers(model, form, step_tokens).total() + widened +
-                         driver_bytes + rank_bytes(model.ranks);
+    const StepBuffers buffers = step_buffers(model, form, step_tokens);
+    const int64_t text =
+        weights + buffers.total() + widened + driver_bytes + rank_bytes(buffers, model.ranks, true);
     return text + tower_bytes_on_gpu(model, form.element, form.residual, step_tokens,
                                      costs.memory_bytes, costs.memory_bytes - text);
 }
