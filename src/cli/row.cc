@@ -1,7 +1,6 @@
 #include "cli/row.h"
 
 #include <algorithm>
-#include <new>
 #include <optional>
 #include <utility>
 

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <sys/stat.h>
 #include <vector>
@@ -668,8 +669,11 @@ template <typename Check> int64_t with_few_pictures(const PictureGolden &golden,
     options.backend_options.kv_memory_bytes = int64_t{16} << 20;
     options.backend_options.threads = options.threads = 2;
     options.min_prefix_tokens = 1;
+    const batchllm::EngineOptions of = options; // the cpu backend has one device
+    options.devices.resize(devices);
+    std::iota(options.devices.begin(), options.devices.end(), 0);
     auto made = batchllm::Engine::create(
-        options, [&](const batchllm::EngineOptions &of) -> batchllm::Result<batchllm::LoadedModel> {
+        options, [&](const batchllm::EngineOptions &) -> batchllm::Result<batchllm::LoadedModel> {
             ASSIGN_OR_RETURN(batchllm::LoadedModel loaded, batchllm::load_model_and_backend(of));
             while (loaded.backends.size() < devices) {
                 ASSIGN_OR_RETURN(batchllm::LoadedModel other, batchllm::load_model_and_backend(of));
