@@ -137,7 +137,15 @@ def columns(rows: Any) -> Iterator[Column]:
     elif hasattr(rows, "dtype") and hasattr(rows, "tolist"):
         yield _numpy(rows)
     else:
-        yield from_list(rows if isinstance(rows, (list, tuple)) else list(rows))
+        yield from_list(rows if isinstance(rows, (list, tuple)) else _listed(rows))
+
+
+def _listed(rows: Any) -> list[Any]:
+    try:
+        items = iter(rows)
+    except TypeError:
+        raise TypeError(f"rows is one {type(rows).__name__}: a list of prompts, or a column of them, is expected") from None
+    return list(items)
 
 
 def _whole(rows: Rows) -> list[Column]:

@@ -13,6 +13,7 @@ _OTHERS = {
     "sampling_params": "params",
     "use_tqdm": "progress",
     "prompts": "rows",
+    "model": "engine",
     "dtype": "compute_type",
     "max_model_len": "max_request_tokens",
     "max_num_seqs": "max_requests",

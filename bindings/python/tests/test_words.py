@@ -30,6 +30,9 @@ class Words(unittest.TestCase):
                     call(rows(1), **named)
         with self.assertRaisesRegex(TypeError, r"'max_model_len'; did you mean max_request_tokens\?"):
             batchllm.Engine(MODEL, max_model_len=100)
+        for name, hint in (("model", "engine"), ("prompt", "prompt_column")):
+            with self.assertRaisesRegex(TypeError, rf"run_files\(\) has no argument '{name}'; did you mean {hint}\?"):
+                batchllm.run_files(MODEL, "in.parquet", "out.parquet", **{name: MODEL})
         self.assertEqual(list(inspect.signature(batchllm.Engine.run).parameters), ["self", "progress"])
 
     def test_chat_takes_conversations_or_one(self):
