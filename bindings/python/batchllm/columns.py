@@ -281,6 +281,9 @@ def _from_list(rows: Sequence[Any], places: Sequence[int]) -> Union[Texts, Token
         return from_texts(rows)
     if isinstance(first, dict) or isinstance(first[0], dict):
         return from_conversations(rows, places)
+    if isinstance(first[0], str):
+        place = next(i for i, row in zip(places, rows) if row is first)
+        raise TypeError(f"row {place} is a list of texts: a row is one text, or a list of token ids or messages")
     return from_tokens(rows, places)
 
 

@@ -58,7 +58,7 @@ class Plain(unittest.TestCase):
         for rows, text in (
             ("text", "one str"), (3, "one int: a list of prompts"), ([[1], "a"], "row 1"),
             (["a", [1]], "row 1"), ([1, 2], "row 0 is one int"), ([[1], [2**31]], "row 1"), ([[1], ["a"]], "row 1"),
-            ([None, 1.5], "row 1 is one float"), ([[1], None, "a"], "row 2"), (["a", None, [1]], "row 2 is no text"),
+            ([None, 1.5], "row 1 is one float"), ([None, ("query", "document")], "row 1 is a list of texts"), ([[1], None, "a"], "row 2"), (["a", None, [1]], "row 2 is no text"),
             ([{"text": "a"}], "row 0 is a dict without 'messages' or 'prompt'"),
             ([{"prompt": "a", "multi_modal_data": {}}], "row 0: 'multi_modal_data' beside 'prompt' is not understood"),
             ([{"role": "user", "content": "a"}], "one conversation"),
