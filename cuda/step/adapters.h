@@ -69,7 +69,8 @@ class StepAdapters {
     Result<int64_t> bytes(const Adapter &adapter) const;
     // Any thread; the adapter has been read when this returns.
     Result<std::shared_ptr<PackedOnHost>> pack(const Adapter &adapter) const;
-    // Enqueues the copies. What is packed is kept until they are done.
+    // Enqueues the copies. What is packed is kept until they are done. This and unload() may free merged layers, which waits
+    // for the device: with ranks under launching().
     Status load(int32_t slot, std::shared_ptr<const PackedOnHost> packed);
     // No step that is enqueued uses it.
     void unload(int32_t slot);
@@ -141,6 +142,8 @@ class StepAdapters {
     };
 
     Status start();
+    // Of the pool; merged layers go if it has no more.
+    Result<std::byte *> take(int64_t bytes, const char *what);
     // Whether a step whose tokens all have this adapter (-1: they have not) runs on merged layers, which may be new.
     bool run_merged(int32_t slot, int64_t tokens);
     void drop_merged();
