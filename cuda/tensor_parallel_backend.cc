@@ -251,4 +251,14 @@ void TensorParallelBackend::unload_adapter(int32_t slot) {
     for (OfRank &of : ranks_) of.backend->unload_adapter(slot);
 }
 
+AdapterUse TensorParallelBackend::adapter_use() const {
+    AdapterUse most;
+    for (const OfRank &of : ranks_) {
+        const AdapterUse own = of.backend->adapter_use();
+        most.bytes_peak = std::max(most.bytes_peak, own.bytes_peak);
+        most.merged_batches = std::max(most.merged_batches, own.merged_batches);
+    }
+    return most;
+}
+
 } // namespace batchllm::cuda

@@ -158,6 +158,7 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
     ASSIGN_OR_RETURN(to.data, take(layout.bytes, "an adapter"));
     to.bytes = layout.bytes;
     loaded_bytes_ += layout.bytes;
+    count_bytes();
     to.alone = 0;
     to.awaited = false;
     entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
@@ -280,6 +281,7 @@ bool StepAdapters::run_merged(int32_t slot, int64_t tokens) {
     }
     own.alone = 0;
     merged_.place(slot, *layers_, model_, own.changed, element_, std::move(memory).value());
+    count_bytes();
     merged_anew_ = true;
     return true;
 }
@@ -307,7 +309,7 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     const bool merged = !several && run_merged(alone, static_cast<int64_t>(batch.tokens.size()));
     if (merged) any = merged_.leaves_any();
     form_ = static_cast<uint8_t>((merged ? kMerged : 0) | (any ? kAny : 0));
-    merged_steps_ += merged ? 1 : 0;
+    use_.merged_batches += merged ? 1 : 0;
     slot_of_row_.clear();
     if (!any) return input->stage_room<int32_t>(kAdapters, 0, staging).status();
     slot_of_row_.assign(batch.tokens.size(), -1);

@@ -5,6 +5,7 @@
 // step with one of its rows waits for that on the device. Adapters' memory is a pool's, which grows as they come.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -98,7 +99,7 @@ class StepAdapters {
     // The staged step is the first on layers that have been merged anew: other steps' graphs of such forms are out of date.
     bool merged_anew() const { return merged_anew_; }
     static bool is_merged(uint8_t form);
-    int64_t merged_steps() const { return merged_steps_; } // so far
+    const AdapterUse &use() const { return use_; }
     // Whether adapters change any experts, since one was loaded that does.
     bool changes_experts() const;
     // The staged step's, of all rows or of the wanted ones of a step that gathers.
@@ -147,6 +148,9 @@ class StepAdapters {
     // Whether a step whose tokens all have this adapter (-1: they have not) runs on merged layers, which may be new.
     bool run_merged(int32_t slot, int64_t tokens);
     void drop_merged();
+    void count_bytes() {
+        use_.bytes_peak = std::max(use_.bytes_peak, loaded_bytes_ + merged_.bytes());
+    }
     Status send(const PackedOnHost &packed, std::byte *to);
 
     AdaptedModel model_;
@@ -164,7 +168,8 @@ class StepAdapters {
     DeviceMemory sums_;  // t of one product at a time
     int64_t sum_rows_ = 0;
     const std::vector<DeviceLayer> *layers_ = nullptr;
-    int64_t merge_after_ = 0, room_ = 0, loaded_bytes_ = 0, merged_steps_ = 0;
+    int64_t merge_after_ = 0, room_ = 0, loaded_bytes_ = 0;
+    AdapterUse use_;
     MergedLayers merged_;
     bool merged_anew_ = false; // to be launched
     // Of the staged step.
