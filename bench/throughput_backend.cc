@@ -169,7 +169,7 @@ Result<double> bench_job(const BenchBackend &bench, const Model &model, const Na
                 "layers so far\n",
                 static_cast<unsigned long long>(m.hash), static_cast<long long>(graphs.captured()),
                 static_cast<long long>(graphs.replayed()),
-                static_cast<long long>(backend->step().parts().adapters.merged_steps()));
+                static_cast<long long>(backend->adapter_use().merged_batches));
     if (arguments.profile) {
         print_exchange(*bench.all, m.backend);
         print_profile(&backend->step().parts().profile, m.backend);

@@ -13,7 +13,7 @@ constexpr int64_t kTokensAPass = 4096;
 LinearProbe::LinearProbe(cuda::CudaBackend *backend, int64_t sampled, int64_t all, int64_t decoding)
     : backend_(backend), sampled_(sampled), all_(all), decoding_(decoding) {
     const int64_t most = backend->info().step_tokens;
-    if (decoding < std::min<int64_t>(1024, most)) tokens_.push_back(decoding);
+    if (decoding > 0 && decoding < std::min<int64_t>(1024, most)) tokens_.push_back(decoding);
     for (const int64_t tokens : {1024, 2048, 4096, 8192}) {
         if (tokens < most) tokens_.push_back(tokens);
     }

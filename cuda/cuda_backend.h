@@ -45,6 +45,7 @@ class CudaBackend final : public Backend {
     pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
     Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
     void unload_adapter(int32_t slot) override;
+    AdapterUse adapter_use() const override { return forward_->parts().adapters.use(); }
     Status load_pictures(std::span<const PictureLoad> pictures) override;
     void unload_picture(int32_t slot) override { forward_->parts().pictures.release(slot); }
     double last_run_seconds() const override { return last_run_seconds_; } // on the device

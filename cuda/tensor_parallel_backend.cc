@@ -238,6 +238,7 @@ TensorParallelBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) cons
 
 Status TensorParallelBackend::load_adapter(int32_t slot,
                                            std::shared_ptr<const PackedAdapter> packed) {
+    const std::lock_guard lock(launching()); // merged layers may be freed
     const auto &of_ranks = static_cast<const PackedForRanks &>(*packed).of;
     for (size_t r = 0; r < ranks_.size(); ++r) {
         RETURN_IF_ERROR(ranks_[r].backend->load_adapter(slot, of_ranks[r]));
@@ -246,7 +247,18 @@ Status TensorParallelBackend::load_adapter(int32_t slot,
 }
 
 void TensorParallelBackend::unload_adapter(int32_t slot) {
+    const std::lock_guard lock(launching());
     for (OfRank &of : ranks_) of.backend->unload_adapter(slot);
+}
+
+AdapterUse TensorParallelBackend::adapter_use() const {
+    AdapterUse most;
+    for (const OfRank &of : ranks_) {
+        const AdapterUse own = of.backend->adapter_use();
+        most.bytes_peak = std::max(most.bytes_peak, own.bytes_peak);
+        most.merged_batches = std::max(most.merged_batches, own.merged_batches);
+    }
+    return most;
 }
 
 } // namespace batchllm::cuda

@@ -37,6 +37,7 @@ class TensorParallelBackend final : public Backend {
     pack_adapter(std::shared_ptr<const Adapter> adapter) const override;
     Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
     void unload_adapter(int32_t slot) override;
+    AdapterUse adapter_use() const override; // one device's
     double last_run_seconds() const override { return first().last_run_seconds(); }
     double last_wait_seconds() const override { return first().last_wait_seconds(); }
 

@@ -117,6 +117,23 @@ Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter)
     return std::make_shared<PackedOnHost>(std::move(layout), std::move(memory), pinned_);
 }
 
+// Layers are merged no more where other processes leave too little memory for them and for adapters.
+Result<std::byte *> StepAdapters::take(int64_t bytes, const char *what) {
+    void *memory = nullptr;
+    const auto allocate = [&] {
+        return cudaMallocFromPoolAsync(&memory, static_cast<size_t>(bytes), pool_, uploads_);
+    };
+    cudaError_t code = allocate();
+    if (code == cudaErrorMemoryAllocation && merged_.slot() >= 0) {
+        cudaGetLastError(); // a failed allocation does not break the context
+        drop_merged();
+        merge_after_ = 0;
+        code = allocate();
+    }
+    RETURN_IF_ERROR(check_cuda(code, what));
+    return static_cast<std::byte *>(memory);
+}
+
 Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> packed) {
     RETURN_IF_ERROR(start());
     const auto place = static_cast<size_t>(slot);
@@ -137,14 +154,11 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
         ASSIGN_OR_RETURN(to.loaded, Event::create(false));
     }
     const AdapterLayout &layout = packed->layout;
-    loaded_bytes_ += layout.bytes;
-    if (loaded_bytes_ + merged_.bytes() > room_) drop_merged();
-    void *memory = nullptr;
-    RETURN_IF_ERROR(check_cuda(
-        cudaMallocFromPoolAsync(&memory, static_cast<size_t>(layout.bytes), pool_, uploads_),
-        "an adapter"));
-    to.data = static_cast<std::byte *>(memory);
+    if (loaded_bytes_ + layout.bytes + merged_.bytes() > room_) drop_merged();
+    ASSIGN_OR_RETURN(to.data, take(layout.bytes, "an adapter"));
     to.bytes = layout.bytes;
+    loaded_bytes_ += layout.bytes;
+    count_bytes();
     to.alone = 0;
     to.awaited = false;
     entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
@@ -194,11 +208,7 @@ Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
         most = std::max(most, turns.back().bytes);
     }
     const int64_t at_pieces = entry_bytes(layout), begin = at_pieces + piece_bytes(layout);
-    void *memory = nullptr;
-    RETURN_IF_ERROR(check_cuda(
-        cudaMallocFromPoolAsync(&memory, static_cast<size_t>(begin + most), pool_, uploads_),
-        "an adapter on its way"));
-    auto *const raw = static_cast<std::byte *>(memory);
+    ASSIGN_OR_RETURN(std::byte *const raw, take(begin + most, "an adapter on its way"));
     auto *const entries = packed.bytes.as<AdapterEntry>();
     for (size_t i = 0; i < layout.entries.size(); ++i) {
         entries[i] = layout.entries[i];
@@ -271,6 +281,7 @@ bool StepAdapters::run_merged(int32_t slot, int64_t tokens) {
     }
     own.alone = 0;
     merged_.place(slot, *layers_, model_, own.changed, element_, std::move(memory).value());
+    count_bytes();
     merged_anew_ = true;
     return true;
 }
@@ -298,7 +309,7 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     const bool merged = !several && run_merged(alone, static_cast<int64_t>(batch.tokens.size()));
     if (merged) any = merged_.leaves_any();
     form_ = static_cast<uint8_t>((merged ? kMerged : 0) | (any ? kAny : 0));
-    merged_steps_ += merged ? 1 : 0;
+    use_.merged_batches += merged ? 1 : 0;
     slot_of_row_.clear();
     if (!any) return input->stage_room<int32_t>(kAdapters, 0, staging).status();
     slot_of_row_.assign(batch.tokens.size(), -1);

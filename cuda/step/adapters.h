@@ -5,6 +5,7 @@
 // step with one of its rows waits for that on the device. Adapters' memory is a pool's, which grows as they come.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -69,7 +70,8 @@ class StepAdapters {
     Result<int64_t> bytes(const Adapter &adapter) const;
     // Any thread; the adapter has been read when this returns.
     Result<std::shared_ptr<PackedOnHost>> pack(const Adapter &adapter) const;
-    // Enqueues the copies. What is packed is kept until they are done.
+    // Enqueues the copies. What is packed is kept until they are done. This and unload() may free merged layers, which waits
+    // for the device: with ranks under launching().
     Status load(int32_t slot, std::shared_ptr<const PackedOnHost> packed);
     // No step that is enqueued uses it.
     void unload(int32_t slot);
@@ -97,7 +99,7 @@ class StepAdapters {
     // The staged step is the first on layers that have been merged anew: other steps' graphs of such forms are out of date.
     bool merged_anew() const { return merged_anew_; }
     static bool is_merged(uint8_t form);
-    int64_t merged_steps() const { return merged_steps_; } // so far
+    const AdapterUse &use() const { return use_; }
     // Whether adapters change any experts, since one was loaded that does.
     bool changes_experts() const;
     // The staged step's, of all rows or of the wanted ones of a step that gathers.
@@ -141,9 +143,14 @@ class StepAdapters {
     };
 
     Status start();
+    // Of the pool; merged layers go if it has no more.
+    Result<std::byte *> take(int64_t bytes, const char *what);
     // Whether a step whose tokens all have this adapter (-1: they have not) runs on merged layers, which may be new.
     bool run_merged(int32_t slot, int64_t tokens);
     void drop_merged();
+    void count_bytes() {
+        use_.bytes_peak = std::max(use_.bytes_peak, loaded_bytes_ + merged_.bytes());
+    }
     Status send(const PackedOnHost &packed, std::byte *to);
 
     AdaptedModel model_;
@@ -161,7 +168,8 @@ class StepAdapters {
     DeviceMemory sums_;  // t of one product at a time
     int64_t sum_rows_ = 0;
     const std::vector<DeviceLayer> *layers_ = nullptr;
-    int64_t merge_after_ = 0, room_ = 0, loaded_bytes_ = 0, merged_steps_ = 0;
+    int64_t merge_after_ = 0, room_ = 0, loaded_bytes_ = 0;
+    AdapterUse use_;
     MergedLayers merged_;
     bool merged_anew_ = false; // to be launched
     // Of the staged step.

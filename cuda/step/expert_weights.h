@@ -25,7 +25,7 @@ struct ExpertForm {
 };
 
 // A router's biases, of f32, for random weights: the first eighth of `experts` gets half of the tokens, where logits are
-// of weights of deviation 0.02 and of normed rows. bias: [experts], or null: nothing is done.
+// of weights of deviation 0.02 and of normed rows. bias: [experts].
 cudaError_t skew_routing(float *bias, int64_t hidden, const Router &router, int64_t experts,
                          cudaStream_t stream);
 

@@ -220,6 +220,8 @@ Status ResidualStream::add_up(const float *bias, const StepRows &rows, AddNormAr
 }
 
 // Steps of few rows wait for signals longer than for bytes. What adapters add to a product is added to all of its rows.
+// Nor are rows owned on merged layers: one rank may have them where another has no memory for its own, and all ranks own rows
+// or none does.
 Status ResidualStream::begin(cudaStream_t stream) {
     owners_ = can_own(parts_.staged.tokens) && parts_.adapters.form() == 0;
     if (parts_.peers == nullptr) return {};

@@ -203,6 +203,12 @@ struct PackedAdapter {
     virtual ~PackedAdapter() = default;
 };
 
+// What loaded adapters have taken at most, with layers that are merged with one (0: it is not counted), and how many batches
+// ran on such layers.
+struct AdapterUse {
+    int64_t bytes_peak = 0, merged_batches = 0;
+};
+
 // A batch takes three calls: forward, sample, collect. Between forward and sample the caller may
 // make masks while the device computes. Batches are computed one after another, in the order of
 // forward; each is sampled before the next goes forward. An error is final: afterwards the backend
@@ -251,6 +257,7 @@ class Backend {
     virtual Status load_adapter(int32_t, std::shared_ptr<const PackedAdapter>) { return {}; }
     // Frees a slot. No batch in flight uses it.
     virtual void unload_adapter(int32_t) {}
+    virtual AdapterUse adapter_use() const { return {}; }
 
     // Starts to compute the tower's outputs of these pictures, in one go, for the batches that go
     // forward afterwards. The caller sees to it that all loaded pictures have no more than

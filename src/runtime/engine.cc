@@ -177,6 +177,7 @@ Status Engine::run_step() {
         if (failed_.ok()) warn_of_cut_off();
         if (failed_.ok() && all_done()) warn_of_adapter_loads();
         if (failed_.ok() && all_done()) inform_of_drafts();
+        if (failed_.ok() && all_done()) inform_of_merging();
         if (failed_.ok() && all_done()) observers_->all_done();
     } catch (const std::bad_alloc &) {
         // Short enough for a std::string not to allocate.
@@ -311,6 +312,19 @@ void Engine::inform_of_drafts() {
     try {
         observers_->inform("drafts: " + std::to_string(proposed) + " tokens proposed so far, " +
                            std::to_string(accepted) + " of them right");
+    } catch (const std::bad_alloc &) {}
+}
+
+// If memory runs out, the line is left out.
+void Engine::inform_of_merging() {
+    int64_t steps = 0;
+    for (const auto &lane : placement_.lanes()) {
+        steps += lane->backend()->adapter_use().merged_batches;
+    }
+    if (std::exchange(informed_of_merging_, steps) == steps) return;
+    try {
+        observers_->inform("adapters: " + std::to_string(steps) +
+                           " steps so far ran on layers merged with their one adapter");
     } catch (const std::bad_alloc &) {}
 }
 

@@ -88,6 +88,7 @@ class Engine {
     void warn_of_cut_off();
     void warn_of_adapter_loads();
     void inform_of_drafts();
+    void inform_of_merging();
     Status run_ahead(Lane *lane);
     Status fail_unreadable(Lane *lane);
     Status sample(Lane *lane);
@@ -108,7 +109,8 @@ class Engine {
     Placement placement_;
     Status failed_;
     bool warned_of_loads_ = false;
-    int64_t informed_of_drafts_ = 0; // proposed tokens
+    int64_t informed_of_drafts_ = 0;  // proposed tokens
+    int64_t informed_of_merging_ = 0; // steps
     bool running_ = false; // prevents step and run from being called from run's own callback
     std::atomic<bool> interrupted_{false};
 };

@@ -408,7 +408,8 @@ void Placement::add_to(const Lane &lane, batchllm_stats *stats) const {
     stats->state_slots_peak += lane.scheduler().states_peak();
     stats->adapter_loads += lane.adapters().loads();
     stats->adapter_load_bytes += lane.adapters().loaded_bytes();
-    stats->adapter_bytes_peak += lane.scheduler().adapters().bytes_peak();
+    stats->adapter_bytes_peak += std::max(lane.scheduler().adapters().bytes_peak(),
+                                          lane.backend()->adapter_use().bytes_peak);
     stats->adapter_wait_seconds += lane.adapters().waited();
     stats->picture_loads += lane.pictures().loads();
     stats->picture_prepare_seconds += lane.pictures().make_seconds();

@@ -64,22 +64,10 @@ void tokens_are_those_of_expanded_weights_but_for_near_choices(void **) {
     assert_int_equal(reproducible.equal, reproducible.rows);
 }
 
-bool available() {
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    options.model_dir = "golden/llama_awq";
-    options.backend = "cuda";
-    options.kv_memory_bytes = int64_t{64} << 20;
-    batchllm_engine *engine = nullptr;
-    const int32_t status = batchllm_engine_create(&options, &engine);
-    batchllm_engine_destroy(engine);
-    return status != BATCHLLM_ERROR_BACKEND_UNAVAILABLE;
-}
-
 } // namespace
 
 int main() {
-    if (!available()) return 77;
+    if (!cuda_available()) return 77;
     const CMUnitTest tests[] = {
         cmocka_unit_test(scores_are_as_good_as_those_of_expanded_weights),
         cmocka_unit_test(tokens_are_those_of_expanded_weights_but_for_near_choices),

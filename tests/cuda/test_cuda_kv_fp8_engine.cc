@@ -175,25 +175,10 @@ void what_cannot_be_in_fp8_is_refused(void **) {
     assert_non_null(std::strstr(batchllm_last_error(), "compute_type must be bf16 or f16"));
 }
 
-// Exit status 77 tells meson that the test was skipped: no library, driver or device here.
-bool available() {
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    options.model_dir = "golden/qwen3_bf16";
-    options.backend = "cuda";
-    options.backend_options = "tuning=0";
-    options.kv_memory_bytes = int64_t{64} << 20;
-    batchllm_engine *engine = nullptr;
-    const int32_t status = batchllm_engine_create(&options, &engine);
-    batchllm_engine_destroy(engine);
-    if (status != BATCHLLM_OK) std::printf("%s\n", batchllm_last_error());
-    return status != BATCHLLM_ERROR_BACKEND_UNAVAILABLE;
-}
-
 } // namespace
 
 int main() {
-    if (!available()) return 77;
+    if (!cuda_available()) return 77;
     const CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_be_in_fp8_is_refused),
         cmocka_unit_test(the_same_memory_holds_twice_the_pages),

@@ -62,23 +62,10 @@ void quantised_models_are_as_good_as_on_one_device(void **) {
     assert_true(good);
 }
 
-bool available() {
-    batchllm_engine_options options;
-    batchllm_engine_options_init(&options, sizeof options);
-    options.model_dir = "golden/llama_awq";
-    options.backend = "cuda";
-    options.devices = "0,1";
-    options.kv_memory_bytes = int64_t{64} << 20;
-    batchllm_engine *engine = nullptr;
-    const int32_t status = batchllm_engine_create(&options, &engine);
-    batchllm_engine_destroy(engine);
-    return status != BATCHLLM_ERROR_BACKEND_UNAVAILABLE;
-}
-
 } // namespace
 
 int main() {
-    if (!available()) return 77;
+    if (!cuda_available("0,1")) return 77;
     const CMUnitTest tests[] = {
         cmocka_unit_test(quantised_models_are_as_good_as_on_one_device),
     };

@@ -244,7 +244,7 @@ void results_are_the_cpus(void **) {
                         static_cast<long long>(refused));
         }
         ++models;
-        merging += cuda->step().parts().adapters.merged_steps() == 2 ? 1 : 0;
+        merging += cuda->adapter_use().merged_batches == 2 ? 1 : 0;
     }
     assert_true(models > 0);
     assert_true(merging > models / 2);
@@ -368,13 +368,21 @@ void merged_layers_come_and_go(void **) {
         assert_memory_equal(got.data(), wanted.data(), 4 * got.size());
     }
     cuda::StepAdapters &own = with->step().parts().adapters;
-    assert_int_equal(own.merged_steps(), 8);
+    assert_int_equal(own.use().merged_batches, 8);
     assert_true(with->step().graphs().replayed() > 0);
+    int64_t loaded = 0;
+    for (const auto &adapter : adapters) {
+        auto bytes = with->adapter_bytes(*adapter);
+        check(bytes.status());
+        loaded += bytes.value();
+    }
+    // Merged layers took more.
+    assert_true(with->adapter_use().bytes_peak > loaded);
     with->unload_adapter(1);
     own.set_merging(&with->step().parts().weights.layers, 1, 1); // no room
     load(with.get(), 1, adapters[1]);
     const std::vector<float> launched = run(with.get(), 0);
-    assert_int_equal(own.merged_steps(), 8);
+    assert_int_equal(own.use().merged_batches, 8);
     assert_true(mean_difference(launched, first) < 0.2 * mean_difference(second, first));
 }
 

@@ -27,6 +27,23 @@ struct Way {
     const char *devices = "0";
 };
 
+// Whether there is a library, a driver and these devices. If not, a program of tests exits with 77, which tells meson that it
+// was skipped.
+inline bool cuda_available(const char *devices = "0") {
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.model_dir = "golden/qwen3_bf16";
+    options.backend = "cuda";
+    options.backend_options = "tuning=0";
+    options.devices = devices;
+    options.kv_memory_bytes = int64_t{64} << 20;
+    batchllm_engine *engine = nullptr;
+    const int32_t status = batchllm_engine_create(&options, &engine);
+    if (status != BATCHLLM_OK) print_message("%s\n", batchllm_last_error());
+    batchllm_engine_destroy(engine);
+    return status != BATCHLLM_ERROR_BACKEND_UNAVAILABLE;
+}
+
 inline EngineHandle create(const Golden &golden, const Way &way, int64_t kv_bytes) {
     batchllm_engine_options options;
     batchllm_engine_options_init(&options, sizeof options);

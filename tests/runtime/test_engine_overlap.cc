@@ -497,6 +497,41 @@ void when_every_device_fails_so_does_the_engine_and_not_the_results_so_far(void 
     }
 }
 
+// A backend whose adapters have taken so much, with layers merged with one, and have had so many batches on these.
+class MergingBackend final : public CheckedBackend {
+  public:
+    using CheckedBackend::CheckedBackend;
+    AdapterUse adapter_use() const override { return {1000, 7}; }
+};
+
+void keep_message(void *user, int32_t, const char *message) {
+    static_cast<std::string *>(user)->append(message).append("\n");
+}
+
+void merged_layers_are_in_the_statistics_and_in_the_log(void **) {
+    const CheckedShape shape{200, 4, 32, 6};
+    EngineOptions options;
+    options.devices = {0, 1};
+    std::string log;
+    options.log = {keep_message, &log, BATCHLLM_LOG_INFO};
+    auto made = Engine::create(options, [&](const EngineOptions &) -> Result<LoadedModel> {
+        LoadedModel loaded;
+        for (int i = 0; i < 2; ++i) {
+            loaded.backends.push_back(std::make_unique<MergingBackend>(shape));
+        }
+        return loaded;
+    });
+    assert_true(made.ok());
+    TestRow row;
+    row.prompt = {1, 2, 3};
+    batchllm_params_init(&row.params, sizeof row.params);
+    row.params.max_tokens = 4;
+    assert_true(add(made->get(), row, 0));
+    assert_true((*made)->run(nullptr, nullptr).ok());
+    assert_int_equal((*made)->stats().adapter_bytes_peak, 2000);
+    assert_true(log.find("14 steps so far ran on layers merged") != std::string::npos);
+}
+
 } // namespace
 
 int main() {
@@ -504,6 +539,7 @@ int main() {
         cmocka_unit_test(random_jobs_are_right_with_any_number_of_devices_and_batches_in_flight),
         cmocka_unit_test(models_generate_the_same_with_two_batches_in_flight),
         cmocka_unit_test(when_every_device_fails_so_does_the_engine_and_not_the_results_so_far),
+        cmocka_unit_test(merged_layers_are_in_the_statistics_and_in_the_log),
     };
     return cmocka_run_group_tests_name("engine_overlap", tests, nullptr, nullptr);
 }
