@@ -173,10 +173,11 @@ std::string without(std::string_view name, std::string_view ending) {
     return std::string(name);
 }
 
-// What modules of a model there are to be changed, by name.
-class Modules {
+} // namespace
+
+class AdapterModules {
   public:
-    explicit Modules(const Model &model) {
+    explicit AdapterModules(const Model &of) : model(of) {
         std::unordered_set<const Tensor *> others = {&model.embedding,
                                                      &model.layer_inputs.embedding};
         for (const Layer &layer : model.layers) {
@@ -205,6 +206,8 @@ class Modules {
         // Whatever its tensor is called: it may be the embedding's.
         if (model.head) add("lm_head.weight", model.head.values);
     }
+
+    const Model &model;
 
     const Module *find(const std::string &name) const {
         const auto found = modules_.find(name);
@@ -306,6 +309,8 @@ class Modules {
     std::map<std::string, std::vector<StackedParameter>> stacked_;
 };
 
+namespace {
+
 // The tensors of one module in the files.
 struct Pair {
     const StoredTensor *a = nullptr;
@@ -394,9 +399,9 @@ bool AdapterFiles::has_others() const {
 // Tensors and configuration -> changes of the model's matrices.
 class AdapterReader {
   public:
-    AdapterReader(AdapterFiles files, const Model &model)
-        : files_(std::move(files)), model_(model), modules_(model), path_(files_.weights_path()),
-          adapter_(std::make_shared<Adapter>()) {}
+    AdapterReader(AdapterFiles files, const AdapterModules &modules)
+        : files_(std::move(files)), model_(modules.model), modules_(modules),
+          path_(files_.weights_path()), adapter_(std::make_shared<Adapter>()) {}
 
     Result<std::shared_ptr<Adapter>> read() {
         ASSIGN_OR_RETURN(const AdapterConfig config,
@@ -714,7 +719,7 @@ class AdapterReader {
 
     AdapterFiles files_;
     const Model &model_;
-    const Modules modules_;
+    const AdapterModules &modules_;
     std::string path_;
     const AdapterConfig *config_ = nullptr;
     std::map<std::string, Pair> linear_, embeddings_; // by module
@@ -722,9 +727,13 @@ class AdapterReader {
     int64_t copied_bytes_ = 0;
 };
 
-Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const Model &model,
+std::shared_ptr<const AdapterModules> adapter_modules(const Model &model) {
+    return std::make_shared<AdapterModules>(model);
+}
+
+Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const AdapterModules &modules,
                                               int64_t *copied_bytes) {
-    AdapterReader reader(std::move(files), model);
+    AdapterReader reader(std::move(files), modules);
     auto adapter = reader.read();
     if (copied_bytes != nullptr) *copied_bytes = reader.copied_bytes();
     return adapter;

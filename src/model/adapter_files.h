@@ -71,9 +71,13 @@ struct AdapterFiles {
 Result<AdapterFiles> read_adapter_files(const std::string &directory, AdapterReading reading,
                                         WeightMemory *memory = nullptr);
 
-// model must outlive the adapter. The last of the adapter's `bytes` are the files' weights. copied_bytes: the size of the
-// others. AdapterReading::check: the numbers of the adapter's matrices are not to be read.
-Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const Model &model,
+// What modules a model has to be changed, by name: made once for all of its adapters, since experts are many.
+class AdapterModules;
+std::shared_ptr<const AdapterModules> adapter_modules(const Model &model); // which must outlive it
+
+// The model of the modules must outlive the adapter, whose last `bytes` are the files' weights. copied_bytes: the size of
+// the others. AdapterReading::check: the numbers of the adapter's matrices are not to be read.
+Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const AdapterModules &modules,
                                               int64_t *copied_bytes = nullptr);
 
 } // namespace batchllm

@@ -137,10 +137,11 @@ Result<AdapterFiles> AdapterLibrary::read_files(const std::string &path,
 // Its memory is given back with it.
 Result<std::shared_ptr<const Adapter>> AdapterLibrary::make(AdapterFiles files,
                                                             int64_t *copied_bytes) const {
+    std::call_once(used_, [&] { modules_ = adapter_modules(*model_); });
     const size_t size = files.weights.size;
     const bool has_bytes = files.has_bytes();
     ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter,
-                     make_adapter(std::move(files), *model_, copied_bytes));
+                     make_adapter(std::move(files), *modules_, copied_bytes));
     if (!has_bytes) return std::shared_ptr<const Adapter>(std::move(adapter));
     const Adapter *raw = adapter.get();
     return std::shared_ptr<const Adapter>(

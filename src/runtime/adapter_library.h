@@ -66,6 +66,8 @@ class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
     Result<int64_t> memory_bytes(const Adapter &adapter) const;
 
     const Model *model_ = nullptr;
+    mutable std::once_flag used_;
+    mutable std::shared_ptr<const AdapterModules> modules_; // of the model, once an adapter is made
     std::shared_ptr<WeightMemory> memory_ = std::make_shared<WeightMemory>();
     mutable std::shared_mutex backends_mutex_;
     std::vector<const Backend *> backends_;

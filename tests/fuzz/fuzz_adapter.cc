@@ -60,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (files.ok()) {
         const Model &model = models[data[0] % models.size()];
         const AdapterHash hash = files->hash;
-        const auto adapter = make_adapter(std::move(files).value(), model);
+        const auto adapter = make_adapter(std::move(files).value(), *adapter_modules(model));
         status = adapter.status();
         if (adapter.ok()) {
             check((*adapter)->hash == hash);
