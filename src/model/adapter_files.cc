@@ -15,9 +15,9 @@
 
 #include "base/file.h"
 #include "base/printable.h"
+#include "model/adapter_bytes.h"
 #include "model/adapter_config.h"
 #include "model/checkpoint.h"
-#include "model/safetensors.h"
 #include "model/scales.h"
 
 namespace batchllm {
@@ -25,7 +25,8 @@ namespace {
 
 constexpr int32_t code = BATCHLLM_ERROR_ADAPTER_FORMAT;
 constexpr size_t config_limit = 16U << 20U;
-constexpr size_t read_bytes = 1U << 20U; // at a time: hashed while they are in the cache
+constexpr size_t read_bytes =
+    256U << 10U; // at a time, which stay in the cache until they have been used
 
 AdapterHash hash_of(XXH3_state_t *state) {
     const XXH128_hash_t hash = XXH3_128bits_digest(state);
@@ -34,6 +35,44 @@ AdapterHash hash_of(XXH3_state_t *state) {
 
 struct FreeState {
     void operator()(XXH3_state_t *state) const { XXH3_freeState(state); }
+};
+
+std::optional<DType> type_of(const StoredTensor &tensor) {
+    if (tensor.type == "F32") return DType::f32;
+    if (tensor.type == "BF16") return DType::bf16;
+    if (tensor.type == "F16") return DType::f16;
+    return std::nullopt;
+}
+
+// Finds the tensors that have numbers that are not finite, as pieces of the file come.
+class FiniteCheck {
+  public:
+    explicit FiniteCheck(AdapterFiles *files) : files_(*files) {
+        files_.not_finite.assign(files_.tensors.size(), false);
+    }
+
+    // bytes: of the file, from `begin` on; where a number begins before, the bytes before them are the
+    // file's too.
+    void add(const std::byte *bytes, int64_t begin, int64_t size) {
+        const int64_t end = begin + size;
+        for (; next_ < files_.tensors.size(); ++next_) {
+            const StoredTensor &tensor = files_.tensors[next_];
+            if (tensor.offset >= end) return;
+            if (const auto type = type_of(tensor)) {
+                const int64_t width = dtype_bytes(*type);
+                const int64_t first = (std::max(begin, tensor.offset) - tensor.offset) / width;
+                const int64_t last =
+                    (std::min(end, tensor.offset + tensor.bytes) - tensor.offset) / width;
+                const std::byte *numbers = bytes + (tensor.offset + first * width - begin);
+                if (!all_finite(numbers, last - first, *type)) files_.not_finite[next_] = true;
+            }
+            if (tensor.offset + tensor.bytes > end) return;
+        }
+    }
+
+  private:
+    AdapterFiles &files_;
+    size_t next_ = 0; // the first tensor that has not ended
 };
 
 Status read_weights(AdapterFiles *files, WeightMemory *memory, XXH3_state_t *state) {
@@ -46,23 +85,56 @@ Status read_weights(AdapterFiles *files, WeightMemory *memory, XXH3_state_t *sta
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: its %zu bytes do not fit into memory",
                      path.c_str(), size);
     }
-    WeightMemory none;
-    WeightMemory::Block block =
-        memory != nullptr ? memory->take(size) : none.take(std::min(size, read_bytes));
     files->weight_bytes = size;
-    for (size_t done = 0; done < size;) {
-        std::byte *to = block.bytes.get() + (memory != nullptr ? done : 0);
-        const ssize_t got = ::read(fd.get(), to, std::min(read_bytes, size - done));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) {
-            return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", path.c_str(),
-                         std::strerror(errno));
+    const auto read_to = [&](std::byte *to, size_t bytes) -> Status {
+        while (bytes > 0) {
+            const ssize_t got = ::read(fd.get(), to, bytes);
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) {
+                return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", path.c_str(),
+                             std::strerror(errno));
+            }
+            if (got == 0) return error(code, "%s: was cut short while it was read", path.c_str());
+            add_to_hash(state, to, static_cast<size_t>(got));
+            to += got;
+            bytes -= static_cast<size_t>(got);
         }
-        if (got == 0) return error(code, "%s: was cut short while it was read", path.c_str());
-        XXH3_128bits_update(state, to, static_cast<size_t>(got));
-        done += static_cast<size_t>(got);
+        return {};
+    };
+    std::vector<std::byte> header;
+    if (files->reading != AdapterReading::hash) {
+        header.resize(std::min(size, safetensors_length_bytes));
+        const size_t length = header.size();
+        RETURN_IF_ERROR(read_to(header.data(), length));
+        header.resize(safetensors_header_bytes(header, size));
+        RETURN_IF_ERROR(read_to(header.data() + length, header.size() - length));
+        auto parsed = parse_safetensors(header, size, path);
+        if (parsed.ok()) {
+            files->tensors = std::move(parsed).value();
+        } else if (parsed.status().code() == BATCHLLM_ERROR_MODEL_FORMAT) {
+            files->malformed = Status(code, parsed.status().message());
+        } else {
+            files->malformed = parsed.status();
+        }
+        files->weights =
+            files->has_bytes()
+                ? memory->take(size)
+                : WeightMemory::Block{std::unique_ptr<std::byte[]>(new std::byte[size]), size};
     }
-    if (memory != nullptr) files->weights = std::move(block);
+    FiniteCheck check(files);
+    const bool checks =
+        files->reading == AdapterReading::check || files->reading == AdapterReading::weights;
+    // Of pieces that are not kept; before the piece, the end of the one before it.
+    constexpr size_t before = sizeof(float);
+    std::unique_ptr<std::byte[]> piece;
+    if (!files->has_bytes()) piece.reset(new std::byte[before + read_bytes]);
+    for (size_t done = header.size(), bytes; done < size; done += bytes) {
+        bytes = std::min(read_bytes, size - done);
+        std::byte *to = piece ? piece.get() + before : files->weights.bytes.get() + done;
+        RETURN_IF_ERROR(read_to(to, bytes));
+        if (checks) check.add(to, static_cast<int64_t>(done), static_cast<int64_t>(bytes));
+        if (piece) std::memmove(piece.get(), to + bytes - before, before);
+    }
     return {};
 }
 
@@ -101,10 +173,11 @@ std::string without(std::string_view name, std::string_view ending) {
     return std::string(name);
 }
 
-// What modules of a model there are to be changed, by name.
-class Modules {
+} // namespace
+
+class AdapterModules {
   public:
-    explicit Modules(const Model &model) {
+    explicit AdapterModules(const Model &of) : model(of) {
         std::unordered_set<const Tensor *> others = {&model.embedding,
                                                      &model.layer_inputs.embedding};
         for (const Layer &layer : model.layers) {
@@ -133,6 +206,8 @@ class Modules {
         // Whatever its tensor is called: it may be the embedding's.
         if (model.head) add("lm_head.weight", model.head.values);
     }
+
+    const Model &model;
 
     const Module *find(const std::string &name) const {
         const auto found = modules_.find(name);
@@ -234,32 +309,28 @@ class Modules {
     std::map<std::string, std::vector<StackedParameter>> stacked_;
 };
 
+namespace {
+
 // The tensors of one module in the files.
 struct Pair {
     const StoredTensor *a = nullptr;
     const StoredTensor *b = nullptr;
 };
-
-std::optional<DType> type_of(const StoredTensor &tensor) {
-    if (tensor.type == "F32") return DType::f32;
-    if (tensor.type == "BF16") return DType::bf16;
-    if (tensor.type == "F16") return DType::f16;
-    return std::nullopt;
-}
-
-template <typename Bits> bool all_finite(const std::byte *data, int64_t count, Bits exponent) {
-    Bits found = 0; // no bool: compilers make vectors of this
-    for (int64_t i = 0; i < count; ++i) {
-        Bits bits;
-        std::memcpy(&bits, data + i * static_cast<int64_t>(sizeof bits), sizeof bits);
-        found |= static_cast<Bits>((bits & exponent) == exponent ? -1 : 0);
-    }
-    return found == 0;
-}
-
-bool all_finite(const std::byte *data, int64_t count, DType type) {
-    if (type == DType::f32) return all_finite<uint32_t>(data, count, 0x7F800000U);
-    return all_finite<uint16_t>(data, count, type == DType::bf16 ? 0x7F80U : 0x7C00U);
+struct Kind {
+    std::string_view ending;
+    bool of_embedding;
+    const StoredTensor *Pair::*place;
+};
+constexpr Kind kinds[] = {{".lora_A.weight", false, &Pair::a},
+                          {".lora_B.weight", false, &Pair::b},
+                          {".lora_embedding_A", true, &Pair::a},
+                          {".lora_embedding_B", true, &Pair::b}};
+// Null: the tensor is none of LoRA's.
+const Kind *kind_of(std::string_view tensor) {
+    const auto *const found =
+        std::find_if(std::begin(kinds), std::end(kinds),
+                     [&](const Kind &kind) { return tensor.ends_with(kind.ending); });
+    return found == std::end(kinds) ? nullptr : found;
 }
 
 } // namespace
@@ -268,7 +339,7 @@ WeightMemory::Block WeightMemory::take(size_t size) {
     {
         const std::lock_guard lock(mutex_);
         for (auto spare = spare_.begin(); spare != spare_.end(); ++spare) {
-            if (spare->size < size || spare->size / 2 > size) continue;
+            if (spare->size < size || spare->size - spare->size / 8 > size) continue;
             Block block = std::move(*spare);
             spare_.erase(spare);
             spare_bytes_ -= block.size;
@@ -297,9 +368,11 @@ void WeightMemory::give_back(Block block) noexcept {
     spare_.push_back(std::move(block));
 }
 
-Result<AdapterFiles> read_adapter_files(const std::string &directory, WeightMemory *memory) {
+Result<AdapterFiles> read_adapter_files(const std::string &directory, AdapterReading reading,
+                                        WeightMemory *memory) {
     AdapterFiles files;
     files.directory = directory;
+    files.reading = reading;
     ASSIGN_OR_RETURN(files.config, read_file(files.config_path(), config_limit));
     ASSIGN_OR_RETURN(const bool has_weights, file_exists(files.weights_path()));
     ASSIGN_OR_RETURN(const bool has_torch, file_exists(directory + "/adapter_model.bin"));
@@ -318,23 +391,24 @@ Result<AdapterFiles> read_adapter_files(const std::string &directory, WeightMemo
     return files;
 }
 
+bool AdapterFiles::has_others() const {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [](const StoredTensor &tensor) { return kind_of(tensor.name) == nullptr; });
+}
+
 // Tensors and configuration -> changes of the model's matrices.
 class AdapterReader {
   public:
-    AdapterReader(AdapterFiles files, const Model &model, bool checked)
-        : files_(std::move(files)), model_(model), modules_(model), checked_(checked),
+    AdapterReader(AdapterFiles files, const AdapterModules &modules)
+        : files_(std::move(files)), model_(modules.model), modules_(modules),
           path_(files_.weights_path()), adapter_(std::make_shared<Adapter>()) {}
 
     Result<std::shared_ptr<Adapter>> read() {
         ASSIGN_OR_RETURN(const AdapterConfig config,
                          AdapterConfig::parse(files_.config, files_.config_path()));
         config_ = &config;
-        auto parsed = parse_safetensors(files_.view(), path_);
-        if (!parsed.ok() && parsed.status().code() == BATCHLLM_ERROR_MODEL_FORMAT) {
-            return Status(code, parsed.status().message());
-        }
-        RETURN_IF_ERROR(parsed.status());
-        for (const StoredTensor &tensor : *parsed) RETURN_IF_ERROR(sort(tensor));
+        RETURN_IF_ERROR(files_.malformed);
+        for (const StoredTensor &tensor : files_.tensors) RETURN_IF_ERROR(sort(tensor));
         for (const auto &[name, pair] : linear_) RETURN_IF_ERROR(take(name, pair));
         for (const auto &[name, pair] : embeddings_) RETURN_IF_ERROR(take_embedding(name, pair));
         if (adapter_->changes.empty() && !adapter_->embedding.a) {
@@ -344,6 +418,7 @@ class AdapterReader {
         adapter_->bytes.push_back(std::move(files_.weights.bytes));
         return std::move(adapter_);
     }
+    int64_t copied_bytes() const { return copied_bytes_; }
 
   private:
     // MODULE.lora_A.weight and MODULE.lora_B.weight; of embeddings MODULE.lora_embedding_A and _B.
@@ -351,22 +426,12 @@ class AdapterReader {
         constexpr std::string_view prefix = "base_model.model."; // PEFT's own modules
         std::string name = tensor.name;
         if (name.starts_with(prefix)) name.erase(0, prefix.size());
-        const struct {
-            std::string_view ending;
-            std::map<std::string, Pair> *list;
-            const StoredTensor *Pair::*place;
-        } kinds[] = {{".lora_A.weight", &linear_, &Pair::a},
-                     {".lora_B.weight", &linear_, &Pair::b},
-                     {".lora_embedding_A", &embeddings_, &Pair::a},
-                     {".lora_embedding_B", &embeddings_, &Pair::b}};
-        for (const auto &kind : kinds) {
-            if (!name.ends_with(kind.ending)) continue;
-            Pair &pair = (*kind.list)[without(name, kind.ending)];
-            if (pair.*kind.place != nullptr) return refuse(tensor, "comes under two names");
-            pair.*kind.place = &tensor;
-            return {};
-        }
-        return take_copy(tensor, name);
+        const Kind *kind = kind_of(name);
+        if (kind == nullptr) return take_copy(tensor, name);
+        Pair &pair = (kind->of_embedding ? embeddings_ : linear_)[without(name, kind->ending)];
+        if (pair.*kind->place != nullptr) return refuse(tensor, "comes under two names");
+        pair.*kind->place = &tensor;
+        return {};
     }
 
     // PEFT may save the embedding and the head beside what changes them.
@@ -407,7 +472,7 @@ class AdapterReader {
         matrix.rows = tensor.shape[0];
         matrix.columns = tensor.shape[1];
         matrix.name = tensor.name;
-        matrix.data = files_.view().data() + tensor.offset;
+        matrix.data = files_.weights.bytes.get() + tensor.offset;
         return matrix;
     }
 
@@ -433,7 +498,8 @@ class AdapterReader {
                               "has shape " + shape_text(tensor->shape) + ": it must be a matrix");
             }
             *matrix = stored_matrix(*tensor, *type);
-            if (!checked_ && !all_finite(matrix->data, matrix->rows * matrix->columns, *type)) {
+            const auto number = static_cast<size_t>(tensor - files_.tensors.data());
+            if (!files_.not_finite.empty() && files_.not_finite[number]) {
                 return refuse(*tensor, "has a number that is not finite");
             }
         }
@@ -518,7 +584,7 @@ class AdapterReader {
                 low.b.data = b.data + part.first_row * row_bytes;
             } else {
                 std::byte *rows = keep(low.b.rows * row_bytes);
-                for (int64_t r = 0; r < low.b.rows; ++r) {
+                for (int64_t r = 0; files_.has_bytes() && r < low.b.rows; ++r) {
                     std::memcpy(rows + r * row_bytes,
                                 b.data + (part.first_row + r * part.row_step) * row_bytes,
                                 static_cast<size_t>(row_bytes));
@@ -534,6 +600,7 @@ class AdapterReader {
     }
 
     std::byte *keep(int64_t bytes) {
+        copied_bytes_ += bytes;
         adapter_->bytes.emplace_back(new std::byte[static_cast<size_t>(bytes)]);
         return adapter_->bytes.back().get();
     }
@@ -618,7 +685,7 @@ class AdapterReader {
     template <typename Index> Tensor filled(Tensor to, const Index &index, const Tensor &from) {
         const int64_t size = dtype_bytes(to.dtype);
         std::byte *data = keep(to.bytes());
-        for (int64_t row = 0, i = 0; row < to.rows; ++row) {
+        for (int64_t row = 0, i = 0; files_.has_bytes() && row < to.rows; ++row) {
             for (int64_t column = 0; column < to.columns; ++column, ++i) {
                 std::memcpy(data + i * size, from.data + index(row, column) * size,
                             static_cast<size_t>(size));
@@ -652,17 +719,24 @@ class AdapterReader {
 
     AdapterFiles files_;
     const Model &model_;
-    const Modules modules_;
-    bool checked_;
+    const AdapterModules &modules_;
     std::string path_;
     const AdapterConfig *config_ = nullptr;
     std::map<std::string, Pair> linear_, embeddings_; // by module
     std::shared_ptr<Adapter> adapter_;
+    int64_t copied_bytes_ = 0;
 };
 
-Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const Model &model,
-                                              bool checked) {
-    return AdapterReader(std::move(files), model, checked).read();
+std::shared_ptr<const AdapterModules> adapter_modules(const Model &model) {
+    return std::make_shared<AdapterModules>(model);
+}
+
+Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const AdapterModules &modules,
+                                              int64_t *copied_bytes) {
+    AdapterReader reader(std::move(files), modules);
+    auto adapter = reader.read();
+    if (copied_bytes != nullptr) *copied_bytes = reader.copied_bytes();
+    return adapter;
 }
 
 } // namespace batchllm

@@ -7,14 +7,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "model/adapter.h"
+#include "model/safetensors.h"
 
 namespace batchllm {
 
@@ -27,7 +28,7 @@ class WeightMemory {
         size_t size = 0;
     };
     WeightMemory() { spare_.reserve(most_blocks); }
-    Block take(size_t size); // to twice as much
+    Block take(size_t size); // to an eighth more
     void give_back(Block block) noexcept;
 
   private:
@@ -37,25 +38,46 @@ class WeightMemory {
     size_t spare_bytes_ = 0;
 };
 
+// What is read beside the hash.
+enum class AdapterReading : uint8_t {
+    hash,    // nothing: make_adapter() does not take such files
+    check,   // which tensors there are, and whether their numbers are finite
+    weights, // the same, and the tensors themselves
+    again,   // the tensors of files with this hash that have been checked
+};
+
 struct AdapterFiles {
     std::string directory;
     std::string config; // the text of adapter_config.json
-    WeightMemory::Block weights;
+    AdapterReading reading = AdapterReading::hash;
+    WeightMemory::Block
+        weights; // tensors at their places; of AdapterReading::check the places alone
     size_t weight_bytes = 0;
-    AdapterHash hash = {}; // of both files
+    Status malformed; // why there are no tensors
+    std::vector<StoredTensor> tensors;
+    std::vector<bool> not_finite; // by tensor; empty: all are, or are of other types than LoRA's
+    AdapterHash hash = {};        // of both files
 
     size_t bytes() const { return config.size() + weight_bytes; }
+    bool has_bytes() const { return reading >= AdapterReading::weights; }
+    // Whether there is anything but LoRA's matrices: make_adapter() must have the bytes then.
+    bool has_others() const;
     std::string config_path() const { return directory + "/adapter_config.json"; }
     std::string weights_path() const { return directory + "/adapter_model.safetensors"; }
-    std::span<const std::byte> view() const { return {weights.bytes.get(), weight_bytes}; }
 };
 
-// memory null: for the hash alone; there are no weights.
-Result<AdapterFiles> read_adapter_files(const std::string &directory, WeightMemory *memory);
+// memory: of the weights, if they are read. The bytes are passed over once: they are hashed and checked while they are in
+// the cache.
+Result<AdapterFiles> read_adapter_files(const std::string &directory, AdapterReading reading,
+                                        WeightMemory *memory = nullptr);
 
-// model must outlive the adapter. checked: files with this hash have been checked for numbers that
-// are not finite. The last of the adapter's `bytes` are the files' weights.
-Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const Model &model,
-                                              bool checked = false);
+// What modules a model has to be changed, by name: made once for all of its adapters, since experts are many.
+class AdapterModules;
+std::shared_ptr<const AdapterModules> adapter_modules(const Model &model); // which must outlive it
+
+// The model of the modules must outlive the adapter, whose last `bytes` are the files' weights. copied_bytes: the size of
+// the others. AdapterReading::check: the numbers of the adapter's matrices are not to be read.
+Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const AdapterModules &modules,
+                                              int64_t *copied_bytes = nullptr);
 
 } // namespace batchllm

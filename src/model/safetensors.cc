@@ -9,7 +9,6 @@ namespace batchllm {
 namespace {
 
 constexpr uint64_t header_limit = 100'000'000;
-constexpr int64_t length_bytes = 8;
 
 struct StoredType {
     std::string_view name;
@@ -85,6 +84,15 @@ Result<StoredTensor> parse_tensor(std::string_view name, const JsonValue &info,
     return tensor;
 }
 
+// Of the header, as the file begins.
+uint64_t length_in(std::span<const std::byte> begin) {
+    uint64_t length = 0;
+    for (size_t i = 0; i < std::min(begin.size(), safetensors_length_bytes); ++i) {
+        length |= std::to_integer<uint64_t>(begin[i]) << (8 * i);
+    }
+    return length;
+}
+
 Status check_metadata(const JsonValue &metadata) {
     ASSIGN_OR_RETURN(const auto members, metadata.members());
     for (const auto &[key, value] : members) {
@@ -95,28 +103,36 @@ Status check_metadata(const JsonValue &metadata) {
 
 } // namespace
 
+size_t safetensors_header_bytes(std::span<const std::byte> begin, size_t size) {
+    const size_t length = std::min(size, safetensors_length_bytes);
+    const uint64_t header = length_in(begin);
+    return header > header_limit || header > size - length ? length
+                                                           : length + static_cast<size_t>(header);
+}
+
 Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> file,
                                                     const std::string &path) {
+    return parse_safetensors(file, file.size(), path);
+}
+
+Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> begin, size_t size,
+                                                    const std::string &path) {
     constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-    if (file.size() < static_cast<size_t>(length_bytes)) {
-        return error(code, "%s: %zu bytes, too short for a safetensors file", path.c_str(),
-                     file.size());
+    if (size < safetensors_length_bytes) {
+        return error(code, "%s: %zu bytes, too short for a safetensors file", path.c_str(), size);
     }
-    uint64_t header_bytes = 0;
-    for (size_t i = 0; i < static_cast<size_t>(length_bytes); ++i) {
-        header_bytes |= std::to_integer<uint64_t>(file[i]) << (8 * i);
-    }
+    const uint64_t header_bytes = length_in(begin);
     if (header_bytes > header_limit) {
         return error(code, "%s: header of %llu bytes, more than the %llu allowed", path.c_str(),
                      static_cast<unsigned long long>(header_bytes),
                      static_cast<unsigned long long>(header_limit));
     }
-    if (header_bytes > file.size() - static_cast<size_t>(length_bytes)) {
+    if (header_bytes > size - safetensors_length_bytes) {
         return error(code, "%s: header of %llu bytes, but the file ends after %zu", path.c_str(),
                      static_cast<unsigned long long>(header_bytes),
-                     file.size() - static_cast<size_t>(length_bytes));
+                     size - safetensors_length_bytes);
     }
-    std::string_view header(reinterpret_cast<const char *>(file.data()) + length_bytes,
+    std::string_view header(reinterpret_cast<const char *>(begin.data()) + safetensors_length_bytes,
                             header_bytes);
     if (header.empty() || header.front() != '{') {
         return error(code, "%s: the header does not begin with '{'", path.c_str());
@@ -128,8 +144,8 @@ Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> f
 
     ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(header, path, code));
     ASSIGN_OR_RETURN(const auto members, document.root().members());
-    const int64_t data_begin = length_bytes + static_cast<int64_t>(header_bytes);
-    const int64_t data_bytes = static_cast<int64_t>(file.size()) - data_begin;
+    const auto data_begin = static_cast<int64_t>(safetensors_length_bytes + header_bytes);
+    const int64_t data_bytes = static_cast<int64_t>(size) - data_begin;
 
     std::vector<StoredTensor> tensors;
     for (const auto &[name, info] : members) {

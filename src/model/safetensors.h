@@ -30,5 +30,13 @@ struct StoredTensor {
 // In file order. file: the whole file. path: its name, for errors.
 Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> file,
                                                     const std::string &path);
+// begin: as much of the file's size as safetensors_header_bytes() says.
+Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> begin, size_t size,
+                                                    const std::string &path);
+
+constexpr size_t safetensors_length_bytes = 8;
+// Of a file of this size, which begins with these bytes: as many bytes as come before the tensors, if it is well formed;
+// otherwise any number of its bytes.
+size_t safetensors_header_bytes(std::span<const std::byte> begin, size_t size);
 
 } // namespace batchllm

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -49,8 +50,8 @@ class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
     // The backend is about to be destroyed.
     void forget(const Backend *backend);
 
-    // Any thread. Threads load several at once, whose files have no more than 512 MiB
-    // together, or one.
+    // Any thread. Those that are read into memory to stay there, or to compare what they hold beside LoRA's
+    // matrices with the model, have no more than 512 MiB together at a time, or are one.
     Result<std::shared_ptr<const AdapterSource>> load(const std::string &name,
                                                       const std::string &path);
     // Reads the adapter again. A ROW_ADAPTER error if it is not what it was. Any thread.
@@ -58,16 +59,21 @@ class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
 
   private:
     class Turn;
-    Result<AdapterFiles> read_files(const std::string &path) const;
-    Result<std::shared_ptr<const Adapter>> make(AdapterFiles files, bool checked) const;
+    Result<AdapterFiles> read_files(const std::string &path, AdapterReading reading) const;
+    Result<std::shared_ptr<const Adapter>> make(AdapterFiles files,
+                                                int64_t *copied_bytes = nullptr) const;
+    int64_t most_kept_bytes() const;
     Result<int64_t> memory_bytes(const Adapter &adapter) const;
 
     const Model *model_ = nullptr;
+    mutable std::once_flag used_;
+    mutable std::shared_ptr<const AdapterModules> modules_; // of the model, once an adapter is made
     std::shared_ptr<WeightMemory> memory_ = std::make_shared<WeightMemory>();
-    std::mutex mutex_;
+    mutable std::shared_mutex backends_mutex_;
+    std::vector<const Backend *> backends_;
+    std::mutex mutex_; // of what follows
     std::condition_variable loaded_;
     int64_t loading_bytes_ = 0;
-    std::vector<const Backend *> backends_;
     std::unordered_map<uint64_t, AdapterHash> hashes_; // by salt
     std::shared_ptr<std::atomic<int64_t>> kept_bytes_ = std::make_shared<std::atomic<int64_t>>(0);
 };

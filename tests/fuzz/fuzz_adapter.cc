@@ -55,12 +55,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     folder.write("adapter_config.json", fuzz::next_part(&input, &found));
     folder.write("adapter_model.safetensors", input);
     WeightMemory memory;
-    auto files = read_adapter_files(folder.path(), &memory);
+    auto files = read_adapter_files(folder.path(), AdapterReading::weights, &memory);
     Status status = files.status();
     if (files.ok()) {
         const Model &model = models[data[0] % models.size()];
         const AdapterHash hash = files->hash;
-        const auto adapter = make_adapter(std::move(files).value(), model);
+        const auto adapter = make_adapter(std::move(files).value(), *adapter_modules(model));
         status = adapter.status();
         if (adapter.ok()) {
             check((*adapter)->hash == hash);

@@ -80,17 +80,18 @@ void memory_that_files_were_read_into_is_used_again(void **) {
     WeightMemory::Block block = memory.take(100 * mib);
     const std::byte *first = block.bytes.get();
     memory.give_back(std::move(block));
-    WeightMemory::Block small = memory.take(49 * mib); // so that a small one keeps no large block
-    assert_int_equal(small.size, 49 * mib);
-    block = memory.take(50 * mib);
+    // So that what is counted by the files' sizes is what they take.
+    WeightMemory::Block small = memory.take(87 * mib);
+    assert_int_equal(small.size, 87 * mib);
+    block = memory.take(88 * mib);
     assert_ptr_equal(block.bytes.get(), first);
     assert_int_equal(block.size, 100 * mib);
     memory.give_back(std::move(block));
     memory.give_back(std::move(small));
     memory.give_back(memory.take(400 * mib)); // the oldest goes: half a gibibyte is kept
     assert_int_equal(memory.take(90 * mib).size, 90 * mib);
-    assert_int_equal(memory.take(45 * mib).size, 49 * mib);
-    assert_int_equal(memory.take(300 * mib).size, 400 * mib);
+    assert_int_equal(memory.take(80 * mib).size, 87 * mib);
+    assert_int_equal(memory.take(360 * mib).size, 400 * mib);
 }
 
 // Models pictures when the test says so: they ask it what it is.

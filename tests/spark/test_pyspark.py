@@ -2,6 +2,7 @@
 """batchllm.spark in a session with its JARs. For spark-submit; argument: a model directory with a tokenizer."""
 
 import json
+import os
 import pathlib
 import sys
 
@@ -113,7 +114,11 @@ def test_rows_name_adapters():
     plain = [found[i].tokens for i, (name, _) in enumerate(asked) if name == ""]
     assert plain != [found[i].tokens for i, (name, _) in enumerate(asked) if name is None]
     raises(Exception, "useAdapter: there is no adapter nobody", lambda: spark.transform(rows, use_adapter="nobody", **cpu).collect())
-    directory = spark.transform(rows, use_adapter=names[0], ignore_eos=True, **{**cpu, "adapters": golden / "adapters"})
+    # Relative to this process's directory, which neither the JVM nor executors know.
+    here = os.getcwd()
+    os.chdir(golden)
+    directory = spark.transform(rows, use_adapter=names[0], ignore_eos=True, **{**cpu, "adapters": "adapters"})
+    os.chdir(here)
     assert {row.id: (row.tokens, row.error) for row in directory.collect()} == {id: (row.tokens, row.error) for id, row in found.items()}
     raises(Exception, "no row can name one", lambda: spark.transform(rows, **{**cpu, "adapter_column": None}))
 

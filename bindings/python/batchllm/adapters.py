@@ -24,7 +24,8 @@ class Adapters:
     """The adapters of one engine. A column of parameters keeps its adapters alive until the rows have been added, and
     rows keep theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = 0) -> None:
+        self._threads = min(threads or _cores(), _MOST_THREADS)
         self._loaded: dict[str, native.batchllm_adapter] = {}
         self._listed: dict[str, str] = {}  # by name: loaded when a row first names one
 
@@ -34,7 +35,7 @@ class Adapters:
         if isinstance(given, (str, os.PathLike)):
             self._listed = paths
             return
-        for name, adapter in zip(paths, _opened(engine, paths)):
+        for name, adapter in zip(paths, self._opened(engine, paths)):
             if adapter is None:
                 self.load(engine, name, paths[name])  # for its error
             else:
@@ -50,7 +51,7 @@ class Adapters:
     def load_listed(self, engine: Optional[native.batchllm_engine], names: Iterable[str]) -> None:
         """Loads those of these that are not loaded yet, several at a time. Errors are left to get()."""
         coming = {name: self._listed[name] for name in names if name not in self._loaded and name in self._listed}
-        for name, adapter in zip(coming, _opened(engine, coming)):
+        for name, adapter in zip(coming, self._opened(engine, coming)):
             if adapter is not None:
                 self._loaded[name] = adapter
 
@@ -90,6 +91,20 @@ class Adapters:
                 raise
             return f"ROW_ADAPTER: {error}"
         return None
+
+    def _opened(self, engine: Optional[native.batchllm_engine], paths: Mapping[str, Directory]) -> list[Optional[native.batchllm_adapter]]:
+        """Loads adapters, several at a time. None: that one has an error, which loading it again gives."""
+
+        def attempt(name: str) -> Optional[native.batchllm_adapter]:
+            try:
+                return native.batchllm_adapter_open(engine, name, os.fspath(paths[name]))
+            except Error:
+                return None
+
+        if not paths:
+            return []
+        with ThreadPoolExecutor(min(self._threads, len(paths))) as pool:
+            return list(pool.map(attempt, paths))
 
     @staticmethod
     def _unknown(name: str) -> InvalidArgumentError:
@@ -139,21 +154,9 @@ def _readable(path: str) -> bool:
     return all(os.path.isfile(file) and os.access(file, os.R_OK) for file in files)
 
 
-def _opened(
-    engine: Optional[native.batchllm_engine], paths: Mapping[str, Directory]
-) -> list[Optional[native.batchllm_adapter]]:
-    """Loads adapters, several at a time. None: that one has an error, which loading it again gives."""
-
-    def attempt(name: str) -> Optional[native.batchllm_adapter]:
-        try:
-            return native.batchllm_adapter_open(engine, name, os.fspath(paths[name]))
-        except Error:
-            return None
-
-    if not paths:
-        return []
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1, len(paths))) as pool:
-        return list(pool.map(attempt, paths))
+def _cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def adapters_column(paths: Sequence[Optional[Directory]]) -> native.batchllm_params_column:

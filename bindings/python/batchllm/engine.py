@@ -140,7 +140,7 @@ class Engine:
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
         self._constraints = Constraints()
-        self._adapters = Adapters()
+        self._adapters = Adapters(threads)
         self._image_folders = folder_list(image_folders)
         self._pictures = open_pictures(model, self._image_folders) if model is not None and image_folders else None
         native.batchllm_options_set_pictures(options, self._pictures)

@@ -112,6 +112,7 @@ class RowEngine:
         self._running: dict[int, _Row] = {}
         self._processed = self._cut_off = 0
         self._refusals: dict[int, tuple[SamplingParams, Optional[str]]] = {}
+        self._without_adapter: dict[str, str] = {}  # why rows with these adapters cannot run
         if (refused := self._refusal(rows.params)) is not None:
             raise InvalidArgumentError(refused.partition(": ")[2], native.BATCHLLM_ERROR_INVALID_ARGUMENT)
         self._task = Task(rows.task, **task).params(self._engine, rows.params)
@@ -167,7 +168,8 @@ class RowEngine:
         window.waiting = []
         free = []
         failed: dict[str, list[int]] = {}
-        self._engine._load_adapters({adapter for at in rows if (adapter := window.params[at].adapter)})
+        named = {adapter for at in rows if (adapter := window.params[at].adapter)}
+        self._engine._load_adapters(named - self._without_adapter.keys())
         for at in rows:
             row = window.row(at)
             reason = self._refusal(row.what[1])
@@ -218,14 +220,23 @@ class RowEngine:
             # A failure of the process, such as a lack of memory, is never a row's result.
             except (InvalidArgumentError, UnsupportedError, StateError, ValueError, TypeError) as error:
                 reason = f"ROW_CONSTRAINT: {error}"
-            if reason is None and params.adapter and params.adapter not in self._engine.adapters:
-                reason = f"ROW_ADAPTER: there is no adapter {params.adapter!r}; name it in adapters="
-            elif reason is None:
-                reason = self._engine._why_no_adapter(params.adapter)
+            if reason is None and params.adapter:
+                reason = self._why_no_adapter(params.adapter)
             if len(self._refusals) >= 4096:
                 self._refusals.clear()
             known = self._refusals[id(params)] = params, reason
         return known[1]
+
+    def _why_no_adapter(self, name: str) -> Optional[str]:
+        """Why rows cannot have this adapter, as their error; None: they can. One that is refused is not read again."""
+        if name not in self._engine.adapters:
+            return f"ROW_ADAPTER: there is no adapter {name!r}; name it in adapters="
+        if name in self._without_adapter:
+            return self._without_adapter[name]
+        reason = self._engine._why_no_adapter(name)
+        if reason is not None:
+            self._without_adapter[name] = reason
+        return reason
 
     # ---- Out ----
 

@@ -138,7 +138,7 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
         elif name == "json_schema":
             value = schema_of(value)
         elif name == "adapters":
-            value = adapters_by_name(value)
+            value = {key: os.path.abspath(path) for key, path in adapters_by_name(value).items()}  # executors have directories of their own
         elif name == "image_folders":
             value = [os.fspath(folder) for folder in ([value] if isinstance(value, (str, os.PathLike)) else value)]
         elif isinstance(value, tuple):

@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import tempfile
 import unittest
+import unittest.mock
 
 import batchllm
 from batchllm import SamplingParams
@@ -14,6 +15,7 @@ from batchllm import SamplingParams
 GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "tests" / "golden"
 BASE = "llama_bias_f32"
 NAMES = ("llama_qv_r4", "llama_one_layer")
+open_adapter = batchllm.native.batchllm_adapter_open
 
 
 class Adapters(unittest.TestCase):
@@ -209,6 +211,30 @@ class Adapters(unittest.TestCase):
                     engine.generate(*rows("foreign", "c"))
                 self.assertEqual(len(engine.generate(*rows("a", "b", "a"))), 3)
                 self.assertEqual(engine.stats().adapters, 2)
+
+    @unittest.skipUnless(importlib.util.find_spec("pyarrow"), "needs pyarrow")
+    def test_on_ray_a_refused_adapter_is_read_once(self):
+        import pyarrow
+        from batchllm.file_rows import Prompts
+        from batchllm.ray_engine import RowEngine
+        from batchllm.ray_rows import RayRows
+
+        rows = RayRows(Prompts("prompt", None, "given", False, None, None), "id", None, {"adapter": "who"}, SamplingParams(max_tokens=2), "generate", "", "tokens")
+        options = {"backend": "cpu", "compute_type": "f32", "kv_memory_bytes": 16 << 20,
+                   "adapters": {"one": str(GOLDEN / "adapters" / NAMES[0]), "foreign": str(GOLDEN / "adapters/phi3_fused")}}  # fmt: skip
+        engine = RowEngine(rows, str(GOLDEN / BASE), options, {"pooling": None, "normalize": None, "dimensions": None}, False, [], (2, 1 << 20), None)
+        block = pyarrow.table({"id": list(range(12)), "prompt": [[3, 4, 5, i] for i in range(12)], "who": ["foreign", "one"] * 6})
+        opened = []
+        with unittest.mock.patch.object(batchllm.adapters.native, "batchllm_adapter_open", lambda *of: (opened.append(of[1]), open_adapter(*of))[1]):
+            for _ in range(2):
+                errors = [error for table in engine(block) for error in table.column("error").to_pylist()]
+                self.assertEqual((len(errors), errors.count(None)), (12, 6))
+        self.assertEqual((opened.count("one"), opened.count("foreign")), (1, 2))  # the second is for its error
+
+    def test_no_more_threads_load_adapters_than_the_process_or_the_engine_may_have(self):
+        with unittest.mock.patch.object(os, "sched_getaffinity", lambda process: {3}, create=True):
+            self.assertEqual(batchllm.adapters.Adapters()._threads, 1)
+            self.assertEqual(batchllm.adapters.Adapters(5)._threads, 5)
 
     def test_plans_know_adapters(self):
         rows = [[*range(5, 70), i] for i in range(4)]

@@ -16,15 +16,20 @@ PackedLowRank pack_change(const LowRank &low) {
     PackedLowRank packed;
     packed.rank = static_cast<int32_t>(low.rank());
     packed.rows = low.b.rows;
-    packed.a.resize(static_cast<size_t>(low.rank() * low.a.columns));
-    read_rows(low.a, 0, low.rank(), DType::f32, packed.a.data());
-    packed.b.resize(static_cast<size_t>(low.rank() * low.b.rows));
-    std::vector<float> row(static_cast<size_t>(low.rank()));
-    for (int64_t i = 0; i < low.b.rows; ++i) {
-        read_row(low.b, i, row.data());
-        for (size_t r = 0; r < row.size(); ++r) {
-            packed.b[r * static_cast<size_t>(low.b.rows) + static_cast<size_t>(i)] =
-                low.scale * row[r];
+    const int64_t rank = low.rank(), rows = low.b.rows;
+    packed.a.reset(new float[static_cast<size_t>(rank * low.a.columns)]);
+    read_rows(low.a, 0, rank, DType::f32, packed.a.get());
+    packed.b.reset(new float[static_cast<size_t>(rank * rows)]);
+    constexpr int64_t some = 64;
+    std::vector<float> block(static_cast<size_t>(some * rank));
+    for (int64_t begin = 0; begin < rows; begin += some) {
+        const int64_t count = std::min(some, rows - begin);
+        read_rows(low.b, begin, count, DType::f32, block.data());
+        for (int64_t r = 0; r < rank; ++r) {
+            float *to = packed.b.get() + r * rows + begin;
+            for (int64_t i = 0; i < count; ++i) {
+                to[i] = low.scale * block[static_cast<size_t>(i * rank + r)];
+            }
         }
     }
     return packed;
@@ -97,7 +102,7 @@ bool LowRankProducts::shrink(const Matrices &matrices, RowAdapters adapters, con
                 row_of.data = x + row * row_of.bytes();
                 if (!read) read_row(row_of, 0, input.data());
                 read = true;
-                kernels_->multiply_rows(input.data(), here.low->a.data(),
+                kernels_->multiply_rows(input.data(), here.low->a.get(),
                                         static_cast<int32_t>(columns), here.low->rank,
                                         shrunk_.data() + here.shrunk);
             }
@@ -125,7 +130,7 @@ void LowRankProducts::expand(const Tile &tile, float *out) const {
         for (int64_t r = 0; r < tile.rows; ++r) {
             const Change &here = change(tile.row + r, m);
             if (here.low == nullptr) continue;
-            kernels_->add_rows(shrunk_.data() + here.shrunk, here.low->b.data() + first,
+            kernels_->add_rows(shrunk_.data() + here.shrunk, here.low->b.get() + first,
                                here.low->rows, static_cast<int32_t>(last - first), here.low->rank,
                                out + r * tile.width + at);
         }

@@ -20,8 +20,8 @@ namespace batchllm::cpu {
 
 struct PackedLowRank {
     int32_t rank = 0;
-    std::vector<float> a; // [rank, columns]
-    std::vector<float> b; // [rank, rows] the transpose of B, times the scale
+    std::unique_ptr<float[]> a; // [rank, columns]
+    std::unique_ptr<float[]> b; // [rank, rows] the transpose of B, times the scale
     int64_t rows = 0;
 };
 

@@ -16,7 +16,7 @@ void Forward::add_embedding(const TokenBatch &batch, int64_t token, float *x) co
     for (size_t r = 0; r < column.size(); ++r) {
         column[r] = low.a[r * vocabulary + static_cast<size_t>(batch.tokens[token])];
     }
-    kernels_.add_rows(column.data(), low.b.data(), low.rows, model_.hidden, low.rank, x);
+    kernels_.add_rows(column.data(), low.b.get(), low.rows, model_.hidden, low.rank, x);
 }
 
 namespace {
