@@ -28,6 +28,7 @@ from .file_results import FileResults, open_results
 from .file_rows import Prompts, ResultColumns, check_adapters, check_continuations
 from .frames import optional
 from .mistakes import mistake_of
+from .options import hinted
 from .params import SamplingParams
 from .plan import Plan
 from .progress import Progress, reporter
@@ -56,6 +57,7 @@ class FilesReport:
     """What this run did, in one line; "" if there was nothing to do."""
 
 
+@hinted
 def run_files(
     engine: Union[Engine, str, os.PathLike[str]],
     input: Union[str, os.PathLike[str]],
