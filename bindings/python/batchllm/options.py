@@ -7,8 +7,6 @@ import inspect
 from difflib import get_close_matches
 from typing import Callable, Iterable, ParamSpec, TypeVar
 
-from .params import SamplingParams
-
 _OTHERS = {
     "sampling_params": "params",
     "use_tqdm": "progress",
@@ -19,11 +17,16 @@ _OTHERS = {
     "max_num_seqs": "max_requests",
     "max_num_batched_tokens": "step_tokens",
     "gpu_memory_utilization": "kv_memory_fraction",
+    "tensor_parallel_size": "backend_options",
     "max_new_tokens": "max_tokens",
+    "guided_choice": "choices",
+    "guided_regex": "regex",
+    "guided_json": "json_schema",
+    "guided_grammar": "grammar",
+    "lora_request": "adapter",
+    "model": "engine",
 }
 """Names that others use, and ours for the same."""
-
-_SAMPLING = frozenset(inspect.signature(SamplingParams).parameters)
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -58,9 +61,17 @@ def hinted(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Res
 
 
 def _unexpected(function: str, name: str, names: Iterable[str]) -> TypeError:
+    from .engine import Engine  # which needs this module
+    from .sampling_params import SamplingParams
+
+    def of(other: type) -> bool:
+        return meant in inspect.signature(other).parameters
+
     meant = _OTHERS.get(name, name)
-    if meant in _SAMPLING and "params" in names:
+    if "params" in names and of(SamplingParams):
         hint = f"it is a field of SamplingParams: params=SamplingParams({meant}=..)"
+    elif "engine_options" in names and meant not in names and of(Engine):
+        hint = f'it is an option of the engine: engine_options={{"{meant}": ..}}'
     else:
         hint = _hint(name, names) or f"there are {', '.join(names)}"
     return TypeError(f"{function.removesuffix('.__init__')}() has no argument {name!r}; {hint}")

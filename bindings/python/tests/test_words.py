@@ -34,6 +34,23 @@ class Words(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, rf"run_files\(\) has no argument '{name}'; did you mean {hint}\?"):
                 batchllm.run_files(MODEL, "in.parquet", "out.parquet", **{name: MODEL})
         self.assertEqual(list(inspect.signature(batchllm.Engine.run).parameters), ["self", "progress"])
+        for named, hint in (
+            ({"temprature": 1.0}, r"SamplingParams\(\) has no argument 'temprature'; did you mean temperature\?"),
+            ({"max_new_tokens": 3}, r"did you mean max_tokens\?"),
+            ({"guided_json": {}}, r"did you mean json_schema\?"),
+        ):
+            with self.subTest(named=named), self.assertRaisesRegex(TypeError, hint):
+                SamplingParams(**named)
+        self.assertEqual(next(iter(inspect.signature(SamplingParams).parameters)), "max_tokens")
+        for named, hint in (
+            ({"max_tokens": 3}, r"run_files\(\) has no argument 'max_tokens'; it is a field of SamplingParams: params="),
+            ({"sampling_params": SamplingParams()}, r"did you mean params\?"),
+            ({"backend": "sim"}, r"it is an option of the engine: engine_options=\{\"backend\": \.\.\}"),
+            ({"use_tqdm": True}, r"did you mean progress\?"),
+            ({"prompt": "text"}, r"did you mean prompt_column\?"),
+        ):
+            with self.subTest(named=named), self.assertRaisesRegex(TypeError, hint):
+                batchllm.run_files(MODEL, "in.parquet", "out.parquet", **named)
 
     def test_chat_takes_conversations_or_one(self):
         one = [{"role": "user", "content": "a"}]
