@@ -24,7 +24,6 @@ _OTHERS = {
     "guided_json": "json_schema",
     "guided_grammar": "grammar",
     "lora_request": "adapter",
-    "model": "engine",
 }
 """Names that others use, and ours for the same."""
 
