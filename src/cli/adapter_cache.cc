@@ -100,7 +100,7 @@ Result<SharedAdapter> AdapterCache::find(const std::string &name) {
 
 void AdapterCache::count_other_model(const std::string &model) {
     constexpr size_t most = 8;
-    if (paths_.empty()) return;
+    if (paths_.empty() && directory_.empty()) return;
     ++other_rows_;
     const auto counted = std::find_if(other_models_.begin(), other_models_.end(),
                                       [&](const auto &other) { return other.first == model; });

@@ -102,6 +102,8 @@ class Adapters(ProgramTest):
         self.assertEqual(many, [told + ", ".join(f'3 with "m{i}"' for i in range(8)) + ", 6 with others"])
         self.assertEqual(said(rows), [])
         self.assertEqual(said(rows[:1], "--adapters", ADAPTERS), [])
+        self.path("empty").mkdir()
+        self.assertEqual(said(rows[:2], "--adapters", self.path("empty")), [told + f'1 with "{NAMES[0]}", 1 with "base"'])
 
     def test_a_column_of_a_table_names_adapters(self):
         names = (NAMES[0], NAMES[1], "", None, "none", 5)

@@ -118,7 +118,7 @@ class Adapters:
         if params is None or column is None:
             return
         column.adapters = []
-        named = rows_of(params, lambda one: one.adapter or None)
+        named = rows_of(params, lambda one: _name(one.adapter))
         self.load_listed(engine, named)
         for name, rows in named.items():
             column.adapters.append(self.get(engine, name))
@@ -152,6 +152,12 @@ def _readable(path: str) -> bool:
     """Whether an adapter's files are there for this process to read."""
     files = [os.path.join(path, name) for name in (_CONFIG, _WEIGHTS)]
     return all(os.path.isfile(file) and os.access(file, os.R_OK) for file in files)
+
+
+def _name(given: object) -> Optional[str]:
+    """None: the row has no adapter. In a column of pandas, a missing name is NaN or NA."""
+    missing = isinstance(given, float) and given != given or type(given).__name__ == "NAType"
+    return None if missing or not given else given  # type: ignore[return-value]
 
 
 def _cores() -> int:

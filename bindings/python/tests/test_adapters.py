@@ -161,11 +161,13 @@ class Adapters(unittest.TestCase):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
                 batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
 
-    def test_an_empty_name_is_no_adapter(self):
+    def test_an_empty_or_a_missing_name_is_no_adapter(self):
         prompt = [self.rows[0]["prompt"]] * 2
-        bare, named = (self.engine.generate(prompt, [SamplingParams(max_tokens=8, adapter=name), SamplingParams(max_tokens=8, adapter="one")])
-                       for name in (None, ""))  # fmt: skip
-        self.assertEqual([one.tokens.tolist() for one in named], [one.tokens.tolist() for one in bare])
+        NAType = type("NAType", (), {"__bool__": lambda self: self.fail("an NA is neither true nor false"), "fail": self.fail})  # as pandas has it
+        bare, *others = (self.engine.generate(prompt, [SamplingParams(max_tokens=8, adapter=name), SamplingParams(max_tokens=8, adapter="one")])
+                         for name in (None, "", float("nan"), NAType()))  # fmt: skip
+        for named in others:
+            self.assertEqual([one.tokens.tolist() for one in named], [one.tokens.tolist() for one in bare])
         self.assertNotEqual(bare[0].tokens.tolist(), bare[1].tokens.tolist())
         self.assertEqual(self.engine.embed(prompt, adapter="")[0].tolist(), self.engine.embed(prompt)[0].tolist())
 
