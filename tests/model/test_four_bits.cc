@@ -755,6 +755,34 @@ void experts_in_mxfp4_are_held_to_their_shapes_and_scales(void **) {
               unsupported, {"swiglu_limit", "5"});
 }
 
+// The names of a model's text part begin otherwise in the files than where they are looked up.
+void a_part_that_is_missing_is_named_as_it_would_be_in_the_file(void **) {
+    // With as many heads as make them square, o_proj can be read as q_proj, the first matrix.
+    const Sizes square{96, 40, 96, 96, 16, 32};
+    const Checkpoint4 made = make_checkpoint(Form::awq, square, false);
+    for (const std::string start : {"language_model.model.", "model.language_model."}) {
+        Entries entries;
+        for (const auto &[name, entry] : made.entries) {
+            if (!name.starts_with("model.")) continue;
+            std::string in_file = start + name.substr(std::string("model.").size());
+            const size_t at = in_file.find("o_proj");
+            if (at != std::string::npos) in_file.replace(at, 1, "q");
+            entries[in_file] = entry;
+        }
+        const std::string part = start + "layers.0.self_attn.q_proj.scales";
+        assert_int_equal(entries.erase(part), 1);
+        const TemporaryDirectory directory;
+        directory.write("config.json", R"({"model_type": "mistral3", "quantization_config": )" +
+                                           made.config + R"(, "text_config": {
+            "model_type": "mistral", "vocab_size": 5, "eos_token_id": 1, "num_hidden_layers": 1,
+            "num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 16, "hidden_size": 96,
+            "intermediate_size": 40, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}})");
+        directory.write("model.safetensors", file_of(entries));
+        must_fail(load_model(directory.path()).status(), format_error,
+                  {"tensor " + part + " is missing", "model.safetensors"});
+    }
+}
+
 // What a description says without the files is what the files have, where the configuration says it at all.
 void descriptions_know_what_is_in_four_bits(void **) {
     for (const char *name :
@@ -808,6 +836,7 @@ int main() {
         cmocka_unit_test(what_is_not_read_is_refused_by_key_and_value),
         cmocka_unit_test(experts_are_read_out_of_a_stack_gate_and_up_by_turns),
         cmocka_unit_test(experts_in_mxfp4_are_held_to_their_shapes_and_scales),
+        cmocka_unit_test(a_part_that_is_missing_is_named_as_it_would_be_in_the_file),
         cmocka_unit_test(descriptions_know_what_is_in_four_bits),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

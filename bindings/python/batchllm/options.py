@@ -27,6 +27,9 @@ _OTHERS = {
 }
 """Names that others use, and ours for the same."""
 
+_ARGUMENTS: dict[str, list[str]] = {}
+"""The arguments of every function that is `hinted`: an argument may be meant for another one."""
+
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -48,6 +51,7 @@ def _hint(name: str, names: Iterable[str]) -> str:
 def hinted(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Makes the error for an argument that does not exist say which one may have been meant."""
     names = [name for name in inspect.signature(function).parameters if name != "self"]
+    _ARGUMENTS[function.__qualname__] = names
 
     @functools.wraps(function)
     def checked(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
@@ -60,16 +64,10 @@ def hinted(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Res
 
 
 def _unexpected(function: str, name: str, names: Iterable[str]) -> TypeError:
-    from .engine import Engine  # which needs this module
-    from .sampling_params import SamplingParams
-
-    def of(other: type) -> bool:
-        return meant in inspect.signature(other).parameters
-
     meant = _OTHERS.get(name, name)
-    if "params" in names and of(SamplingParams):
+    if "params" in names and meant in _ARGUMENTS["SamplingParams.__init__"]:
         hint = f"it is a field of SamplingParams: params=SamplingParams({meant}=..)"
-    elif "engine_options" in names and meant not in names and of(Engine):
+    elif "engine_options" in names and meant not in names and meant in _ARGUMENTS["Engine.__init__"]:
         hint = f'it is an option of the engine: engine_options={{"{meant}": ..}}'
     else:
         hint = _hint(name, names) or f"there are {', '.join(names)}"

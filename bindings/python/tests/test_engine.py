@@ -19,6 +19,18 @@ PROMPTS = ["The capital of France is", "Hi Pérù", "Once upon a time", "x"]
 
 
 class Generate(unittest.TestCase):
+    def test_rows_that_ran_without_their_prefix_shared_nothing(self):
+        # The prefix leaves nearly all of its last page empty. With one page less, a row fits only by itself.
+        params = SamplingParams(max_tokens=8, ignore_eos=True)
+        rows = [[5] * 193 + [20 + i, 7] for i in range(6)]
+        with batchllm.Engine(MODEL) as engine:
+            page = engine.stats().kv_page_bytes
+        for pages, shared in ((14, 193), (13, 0)):
+            with batchllm.Engine(MODEL, kv_memory_bytes=pages * page) as engine:
+                results = engine.generate(rows, params)
+                self.assertEqual(results.shared_tokens.tolist(), [shared] * 6)
+                self.assertEqual(engine.stats().processed_prompt_tokens, 6 * 195 - 5 * shared)
+
     def test_results_come_in_the_order_of_the_rows_though_they_end_out_of_order(self):
         lengths = [9, 1, 30, 4, 17]
         params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in lengths]
