@@ -23,6 +23,8 @@ Images = Iterable[Union[Picture, Sequence[Picture], None]]
 """For each row: its pictures, one picture, or None."""
 
 _UNREADABLE = b""
+_PNG_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")  # what every Pillow writes as PNG
+_CONVERTED = {"I": "I;16", "PA": "RGBA", "La": "LA", "RGBa": "RGBA"}  # others become RGB
 _COLOURS = {1: 0, 3: 2, 4: 6}  # PNG's kinds of colour, by channels
 
 
@@ -108,6 +110,8 @@ def _item(picture: Any) -> tuple[int, bytes]:
     if isinstance(picture, (str, os.PathLike)):
         return native.BATCHLLM_PICTURE_NAME, os.fspath(picture).encode()
     if hasattr(picture, "save") and hasattr(picture, "mode"):  # PIL's
+        if picture.mode not in _PNG_MODES:  # such as CMYK of a JPEG
+            picture = picture.convert(_CONVERTED.get(picture.mode, "RGB"))
         file = io.BytesIO()
         picture.save(file, format="PNG", compress_level=1)
         return native.BATCHLLM_PICTURE_BYTES, file.getvalue()
@@ -124,7 +128,7 @@ def _png(pixels: Any) -> bytes:
     if str(pixels.dtype) != "uint8" or len(shape) != 3 or shape[2] not in _COLOURS or 0 in shape:
         raise TypeError(
             f"a picture is an array of {pixels.dtype} with the shape {tuple(pixels.shape)}: uint8 with the shape "
-            "(height, width, 3) is expected"
+            "(height, width, 3) is expected, or with 1 or 4 channels or none"
         )
     height, width, channels = shape
     flat, row = pixels.tobytes(), width * channels

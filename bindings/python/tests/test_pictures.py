@@ -230,6 +230,22 @@ class Pictures(unittest.TestCase):
             self.assert_said(made.generate(texts, PARAMS, images=opened), rows)
             self.assert_said(made.generate(texts, PARAMS, images=[numpy.asarray(one) for one in opened]), rows)
 
+    def test_images_of_pil_that_png_cannot_hold_are_converted(self):
+        image = optional("PIL.Image")
+        if not image:
+            self.skipTest("PIL is not installed")
+        grey = {"CMYK": (0, 0, 0, 55), "YCbCr": (200, 128, 128), "F": 200.0, "HSV": (0, 0, 200), "RGBX": (200, 200, 200, 0)}
+        with engine() as made:
+            chat = [[{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "a"}]}]]
+            pictures = [image.new(mode, (64, 64), colour) for mode, colour in grey.items()]
+            pictures += [image.new("RGBA", (64, 64), (9, 99, 199, 255)).convert("RGBa"), image.new("PA", (64, 64))]
+            for picture in pictures:
+                mode, same = picture.mode, picture.convert("RGBA" if picture.mode in ("RGBa", "PA") else "RGB")
+                pair = made.chat(chat * 2, batchllm.SamplingParams(max_tokens=4), images=[picture, same])
+                self.assertEqual([result.error for result in pair], [None, None], mode)
+                self.assertEqual(pair[0].text, pair[1].text, mode)
+            self.assertIsNone(made.chat(chat, PARAMS, images=[image.new("I", (64, 64), 40000)])[0].error)
+
     def test_columns(self):
         rows = [row for row in ROWS if len(row["pictures"]) == 1]
         for name, column in (("pyarrow", "array"), ("pandas", "Series"), ("polars", "Series")):
