@@ -7,7 +7,9 @@ namespace {
 
 bool has_avx2() {
 #if defined(__x86_64__)
-    static const bool has = __builtin_cpu_supports("avx2");
+    // A state of the library's is continued by this build's own functions.
+    static const bool has =
+        __builtin_cpu_supports("avx2") && XXH_versionNumber() == XXH_VERSION_NUMBER;
     return has;
 #else
     return false;

@@ -41,7 +41,8 @@ class Room {
 
     // False: all would have more than `most`.
     bool add(int64_t bytes, int64_t most) {
-        if (count_->fetch_add(bytes) + bytes > most) {
+        if (bytes > most) return false; // a file with holes may be of any size
+        if (count_->fetch_add(bytes) > most - bytes) {
             count_->fetch_sub(bytes);
             return false;
         }

@@ -23,7 +23,7 @@ Images = Iterable[Union[Picture, Sequence[Picture], None]]
 """For each row: its pictures, one picture, or None."""
 
 _UNREADABLE = b""
-_PNG_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")  # what every Pillow writes as PNG
+_PNG_MODES = ("1", "L", "LA", "I;16", "I;16B", "P", "RGB", "RGBA")  # what every Pillow writes as PNG
 _CONVERTED = {"I": "I;16", "PA": "RGBA", "La": "LA", "RGBa": "RGBA"}  # others become RGB
 _COLOURS = {1: 0, 3: 2, 4: 6}  # PNG's kinds of colour, by channels
 
@@ -110,6 +110,10 @@ def _item(picture: Any) -> tuple[int, bytes]:
     if isinstance(picture, (str, os.PathLike)):
         return native.BATCHLLM_PICTURE_NAME, os.fspath(picture).encode()
     if hasattr(picture, "save") and hasattr(picture, "mode"):  # PIL's
+        if picture.mode == "F":
+            raise TypeError("an image of PIL in mode F: its numbers have no range; convert it")
+        if picture.mode.startswith("I;16") and picture.mode not in _PNG_MODES:
+            picture = picture.convert("I")
         if picture.mode not in _PNG_MODES:  # such as CMYK of a JPEG
             picture = picture.convert(_CONVERTED.get(picture.mode, "RGB"))
         file = io.BytesIO()

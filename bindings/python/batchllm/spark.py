@@ -138,7 +138,8 @@ def transform(rows: DataFrame, *, metrics: Metrics | None = None, **options: Any
         elif name == "json_schema":
             value = schema_of(value)
         elif name == "adapters":
-            value = {key: os.path.abspath(path) for key, path in adapters_by_name(value).items()}  # executors have directories of their own
+            # The driver lists a directory; those that are named are the executors', which have directories of their own.
+            value = adapters_by_name(os.path.abspath(value) if isinstance(value, (str, os.PathLike)) else value)
         elif name == "image_folders":
             value = [os.fspath(folder) for folder in ([value] if isinstance(value, (str, os.PathLike)) else value)]
         elif isinstance(value, tuple):

@@ -234,7 +234,7 @@ class Pictures(unittest.TestCase):
         image = optional("PIL.Image")
         if not image:
             self.skipTest("PIL is not installed")
-        grey = {"CMYK": (0, 0, 0, 55), "YCbCr": (200, 128, 128), "F": 200.0, "HSV": (0, 0, 200), "RGBX": (200, 200, 200, 0)}
+        grey = {"CMYK": (0, 0, 0, 55), "YCbCr": (200, 128, 128), "HSV": (0, 0, 200), "RGBX": (200, 200, 200, 0)}
         with engine() as made:
             chat = [[{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "a"}]}]]
             pictures = [image.new(mode, (64, 64), colour) for mode, colour in grey.items()]
@@ -245,6 +245,11 @@ class Pictures(unittest.TestCase):
                 self.assertEqual([result.error for result in pair], [None, None], mode)
                 self.assertEqual(pair[0].text, pair[1].text, mode)
             self.assertIsNone(made.chat(chat, PARAMS, images=[image.new("I", (64, 64), 40000)])[0].error)
+            dark = [image.frombytes(mode, (64, 64), (8000).to_bytes(2, order) * 4096) for mode, order in (("I;16", "little"), ("I;16B", "big"), ("I;16L", "little"))]
+            same = made.chat(chat * 3, batchllm.SamplingParams(max_tokens=4, logprobs=1), images=dark)
+            self.assertEqual({(result.error, result.text) for result in same}, {(None, same[0].text)})
+            with self.assertRaisesRegex(TypeError, "in mode F: its numbers have no range"):
+                made.chat(chat, PARAMS, images=[image.new("F", (64, 64), 0.5)])
 
     def test_columns(self):
         rows = [row for row in ROWS if len(row["pictures"]) == 1]
