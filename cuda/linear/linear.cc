@@ -426,7 +426,8 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
     for (int32_t i = 0; i < static_cast<int32_t>(found.size()); ++i) RETURN_IF_ERROR(attempt(i));
     const int32_t unchanged = std::max(best, 0);
     const int32_t possible = key.m <= kFewRows ? TuningCache::kChanges : kClusters;
-    const int32_t changes = found.size() < kOfHeuristic ? possible : 0;
+    // In order, only what has been seen to agree.
+    const int32_t changes = found.size() < kOfHeuristic && !in_order_ ? possible : 0;
     for (int32_t change = 1; change <= changes; ++change)
         RETURN_IF_ERROR(attempt(unchanged + change * kOfHeuristic));
     return std::max(best, 0);

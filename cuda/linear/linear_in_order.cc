@@ -89,9 +89,8 @@ Status Linear::choose_in_order(const Key &key, const cublasLtMatmulAlgo_t &refer
     TuningKey cached = tuning_key(key);
     cached.element |= kInOrder;
     *chosen = reference;
-    const int32_t known = cache_.find(cached);
-    if (known >= 0 && known < static_cast<int32_t>(found.size())) {
-        *chosen = found[static_cast<size_t>(known)].algo; // prepare_in_order tries it
+    if (const auto known = algorithm_of(product, found, cache_.find(cached))) {
+        *chosen = *known; // prepare_in_order tries it
         return {};
     }
     for (cublasLtMatmulHeuristicResult_t &candidate : found) {
@@ -110,7 +109,7 @@ Status Linear::choose_in_order(const Key &key, const cublasLtMatmulAlgo_t &refer
     const Result<int32_t> best = fastest(key, product, found, w, x, stream);
     scratch_ = scratch;
     RETURN_IF_ERROR(best.status());
-    *chosen = found[static_cast<size_t>(*best)].algo;
+    *chosen = algorithm_of(product, found, *best).value_or(reference);
     remember(cached, *best);
     return {};
 }

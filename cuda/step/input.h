@@ -90,8 +90,9 @@ class StepInput {
         return {};
     }
 
+    // Null: nothing has been staged there yet.
     template <typename T> const T *at(size_t index) const {
-        return sections_[index].memory.as<T>();
+        return index < sections_.size() ? sections_[index].memory.as<T>() : nullptr;
     }
 
   private:

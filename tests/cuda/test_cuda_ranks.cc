@@ -29,6 +29,12 @@ std::unique_ptr<RankGroup> make_group(bool peers = false) { // else NCCL's
     return std::move(made).value();
 }
 
+// Waits for the copy: streams that do not wait for the default one use what it writes.
+Status put(void *to, const void *from, size_t bytes) {
+    RETURN_IF_CUDA(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    return check_cuda(cudaDeviceSynchronize(), "numbers");
+}
+
 // A rank's numbers on its device.
 struct Numbers {
     DeviceMemory memory;
@@ -39,9 +45,7 @@ struct Numbers {
         const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
         ASSIGN_OR_RETURN(memory, DeviceMemory::create(bytes, "numbers"));
         ASSIGN_OR_RETURN(stream, Stream::create());
-        return check_cuda(cudaMemcpy(memory.data(), values.data(), static_cast<size_t>(bytes),
-                                     cudaMemcpyHostToDevice),
-                          "numbers");
+        return put(memory.data(), values.data(), static_cast<size_t>(bytes));
     }
     Result<std::vector<float>> read() const {
         std::vector<float> values(static_cast<size_t>(memory.bytes()) / sizeof(float));
@@ -138,8 +142,7 @@ Result<std::vector<float>> add_by_peers(RankGroup *group, int32_t rank, int64_t 
         for (size_t i = 0; i < own.size(); ++i) {
             own[i] = static_cast<float>((i + 5 * static_cast<size_t>(rank) + 11 * turn) % 100);
         }
-        RETURN_IF_CUDA(
-            cudaMemcpy(peers.own[turn], own.data(), own.size() * 4, cudaMemcpyHostToDevice));
+        RETURN_IF_ERROR(put(peers.own[turn], own.data(), own.size() * 4));
     }
     RETURN_IF_ERROR(group->meet());
     size_t turn = 0;
@@ -204,7 +207,7 @@ template <typename T> void sums_of(DType type, const std::function<T(int)> &numb
             ASSIGN_OR_RETURN(const DeviceMemory memory,
                              DeviceMemory::create(static_cast<int64_t>(bytes), "numbers"));
             ASSIGN_OR_RETURN(const Stream stream, Stream::create());
-            RETURN_IF_CUDA(cudaMemcpy(memory.data(), own.data(), bytes, cudaMemcpyHostToDevice));
+            RETURN_IF_ERROR(put(memory.data(), own.data(), bytes));
             RETURN_IF_ERROR(group->meet());
             if constexpr (std::is_same_v<T, int32_t>) {
                 RETURN_IF_ERROR(group->sum(rank, memory.as<int32_t>(), each, stream));
@@ -254,8 +257,7 @@ void columns_of_all_ranks_are_put_together(void **) {
                     static_cast<float>(r * columns + first + c);
             }
         }
-        RETURN_IF_CUDA(
-            cudaMemcpy(peers->logits, made.data(), made.size() * 4, cudaMemcpyHostToDevice));
+        RETURN_IF_ERROR(put(peers->logits, made.data(), made.size() * 4));
         Numbers all;
         RETURN_IF_ERROR(all.make(rank, std::vector<float>(rows * stride, -1)));
         PeerColumns c;
