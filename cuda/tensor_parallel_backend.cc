@@ -78,7 +78,7 @@ Result<RankChoice> choose_ranks_here(const Model &model, const BackendOptions &o
         }
         return pool_share(options, bytes, gpu_kv_fraction);
     };
-    const MostRanks most = most_gpu_ranks(has_pictures(model, whole.forward), options.reproducible);
+    const MostRanks most = most_gpu_ranks(options.reproducible);
     return choose_ranks(model, count, most, whole.forward.kv_type(), left);
 }
 
@@ -97,13 +97,6 @@ TensorParallelBackend::create(const Model &model, const BackendOptions &options,
     }
     ASSIGN_OR_RETURN(const std::vector<int> devices, read_devices(options.devices, ranks));
     BackendOptions own = options;
-    // Towers are not divided, and the products of one that each rank has would have to be chosen alike.
-    for (const auto &[key, value] : options.extra) {
-        if (key != "pictures" || value != "1") continue;
-        return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "backend option pictures=1: not with tensor_parallel");
-    }
-    own.extra.emplace_back("pictures", "0");
     std::string name;
     bool peers = true;
     for (size_t r = 0; r < devices.size(); ++r) {
@@ -157,7 +150,6 @@ TensorParallelBackend::~TensorParallelBackend() {
 void TensorParallelBackend::join_infos() {
     info_ = first().info();
     info_.device = std::to_string(ranks()) + " x " + info_.device;
-    info_.no_pictures = "with tensor_parallel above 1 there are none";
     info_.computes_on.product_flops *= ranks();
     info_.computes_on.memory_bandwidth *= ranks();
     for (size_t r = 1; r < ranks_.size(); ++r) {
@@ -170,6 +162,8 @@ void TensorParallelBackend::join_infos() {
         info_.state_slots = std::min(info_.state_slots, other.state_slots);
         info_.adapter_bytes = std::min(info_.adapter_bytes, other.adapter_bytes);
         info_.adapter_slots = std::min(info_.adapter_slots, other.adapter_slots);
+        info_.picture_tokens = std::min(info_.picture_tokens, other.picture_tokens);
+        info_.picture_patches = std::min(info_.picture_patches, other.picture_patches);
         if (info_.warning.empty()) info_.warning = other.warning;
     }
 }
@@ -249,6 +243,14 @@ Status TensorParallelBackend::load_adapter(int32_t slot,
 void TensorParallelBackend::unload_adapter(int32_t slot) {
     const std::lock_guard lock(launching());
     for (OfRank &of : ranks_) of.backend->unload_adapter(slot);
+}
+
+Status TensorParallelBackend::load_pictures(std::span<const PictureLoad> pictures) {
+    return run_on_all([&](CudaBackend &backend) { return backend.load_pictures(pictures); });
+}
+
+void TensorParallelBackend::unload_picture(int32_t slot) {
+    for (OfRank &of : ranks_) of.backend->unload_picture(slot);
 }
 
 AdapterUse TensorParallelBackend::adapter_use() const {

@@ -38,6 +38,9 @@ class TensorParallelBackend final : public Backend {
     Status load_adapter(int32_t slot, std::shared_ptr<const PackedAdapter> packed) override;
     void unload_adapter(int32_t slot) override;
     AdapterUse adapter_use() const override; // one device's
+    // Each rank has the tower, and computes all pictures.
+    Status load_pictures(std::span<const PictureLoad> pictures) override;
+    void unload_picture(int32_t slot) override;
     double last_run_seconds() const override { return first().last_run_seconds(); }
     double last_wait_seconds() const override { return first().last_wait_seconds(); }
 

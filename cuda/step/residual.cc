@@ -221,9 +221,10 @@ Status ResidualStream::add_up(const float *bias, const StepRows &rows, AddNormAr
 
 // Steps of few rows wait for signals longer than for bytes. What adapters add to a product is added to all of its rows.
 // Nor are rows owned on merged layers: one rank may have them where another has no memory for its own, and all ranks own rows
-// or none does.
+// or none does. What a tower adds behind a layer is added to all rows.
 Status ResidualStream::begin(cudaStream_t stream) {
-    owners_ = can_own(parts_.staged.tokens) && parts_.adapters.form() == 0;
+    owners_ = can_own(parts_.staged.tokens) && parts_.adapters.form() == 0 &&
+              !parts_.pictures.adds_behind(0);
     if (parts_.peers == nullptr) return {};
     parts_.peers->turn = 0;
     return check_cuda(launch_meeting(parts_.peers->signals, stream), "waiting for ranks");

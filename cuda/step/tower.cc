@@ -47,7 +47,8 @@ StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear l
     : model_(model), tower_(*model.tower), element_(options.element), stream_(options.residual),
       // In f16, Inf of one picture times a weight of zero would be NaN in another of the pack.
       alone_(options.reproducible || options.element == DType::f16),
-      tunes_(options.tune && !options.reproducible),
+      // Ranks' outputs are the same bits, so their products are.
+      tunes_(options.tune && !options.reproducible && !options.rank),
       sm90_(options.experts == GroupedKernel::sm90 &&
             tower_head_fits_sm90(element_, tower_.layers[0].attention()->head_dim)),
       untimed_(options.untimed_steps), pictures_(pictures), linear_(std::move(linear)) {}

@@ -321,7 +321,8 @@ void Engine::inform_of_merging() {
     for (const auto &lane : placement_.lanes()) {
         steps += lane->backend()->adapter_use().merged_batches;
     }
-    if (std::exchange(informed_of_merging_, steps) == steps) return;
+    if (steps <= informed_of_merging_) return; // fewer: a device has been lost
+    informed_of_merging_ = steps;
     try {
         observers_->inform("adapters: " + std::to_string(steps) +
                            " steps so far ran on layers merged with their one adapter");

@@ -57,6 +57,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     WeightMemory memory;
     auto files = read_adapter_files(folder.path(), AdapterReading::weights, &memory);
     Status status = files.status();
+    WeightMemory few; // a reading that only checks says the same
+    const auto checked = read_adapter_files(folder.path(), AdapterReading::check, &few);
+    check(checked.ok() == files.ok());
+    check(files.ok() ? checked->hash == files->hash
+                     : checked.status().message() == status.message());
     if (files.ok()) {
         const Model &model = models[data[0] % models.size()];
         const AdapterHash hash = files->hash;

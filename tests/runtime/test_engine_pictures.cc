@@ -291,6 +291,32 @@ void however_rows_are_shared_and_divided(void **) {
     }
 }
 
+void ranks_compute_pictures(void **) {
+    int64_t compared = 0;
+    for (const PictureGolden &golden : goldens()) {
+        const std::string two = "tensor_parallel=2";
+        // In steps of any size each rank owns rows, but where the tower adds to what is behind a layer.
+        for (const std::string &ways :
+             on_cuda ? std::vector<std::string>{",tuning=0,quantize=none",
+                                                ",tuning=0,quantize=none,owned_rows=1"}
+                     : std::vector<std::string>{""}) {
+            const std::string as_one = two + ways;
+            batchllm_engine_options options = device_options();
+            options.backend_options = as_one.c_str();
+            options.model_dir = golden.directory.c_str();
+            batchllm_engine *engine = nullptr;
+            const int32_t status = batchllm_engine_create(&options, &engine);
+            batchllm_engine_destroy(engine);
+            if (status == BATCHLLM_ERROR_UNSUPPORTED) continue; // its heads cannot be divided
+            if (on_cuda && status == BATCHLLM_ERROR_BACKEND_UNAVAILABLE) skip(); // one device
+            assert_int_equal(status, BATCHLLM_OK);
+            compare_ways(golden, options);
+            ++compared;
+        }
+    }
+    assert_true(compared > 2);
+}
+
 // Each row ends after its first token, so that the engine expects short answers.
 void run_short_rows(batchllm_engine *engine, const PictureGolden &golden) {
     std::vector<batchllm_params> params(golden.rows.size(), params_of(golden));
@@ -800,6 +826,7 @@ int run_on_cuda() {
         cmocka_unit_test(rows_say_what_transformers_says),
         cmocka_unit_test(conversations_name_files),
         cmocka_unit_test(however_rows_are_shared_and_divided),
+        cmocka_unit_test(ranks_compute_pictures),
         cmocka_unit_test(an_equal_picture_is_computed_once),
         cmocka_unit_test(what_looks_at_tokens_copes_with_pictures),
     };
@@ -812,6 +839,7 @@ int main(int count, char **values) {
         cmocka_unit_test(rows_say_what_transformers_says),
         cmocka_unit_test(conversations_name_files),
         cmocka_unit_test(however_rows_are_shared_and_divided),
+        cmocka_unit_test(ranks_compute_pictures),
         cmocka_unit_test(preempted_rows_have_their_pictures_again),
         cmocka_unit_test(an_equal_picture_is_computed_once),
         cmocka_unit_test(encoded_rows_are_planned_and_added),

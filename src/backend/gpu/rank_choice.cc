@@ -31,8 +31,7 @@ int64_t roomy_bytes(const Model &part, DType kept) {
     return roomy_rows * row;
 }
 
-MostRanks most_gpu_ranks(bool pictures, bool reproducible) {
-    if (pictures) return {1, "more devices as one compute no pictures (pictures=0: as text alone)"};
+MostRanks most_gpu_ranks(bool reproducible) {
     if (reproducible) return {2, "more devices are not reproducible"};
     return {most_ranks};
 }

@@ -25,8 +25,7 @@ struct MostRanks {
     int32_t ranks;
     const char *why = "";
 };
-// pictures: the model's tower is loaded.
-MostRanks most_gpu_ranks(bool pictures, bool reproducible);
+MostRanks most_gpu_ranks(bool reproducible);
 
 // What keys, values and states get of the bytes that weights and buffers leave on a GPU; below 0: what the options ask for
 // does not fit. default_fraction: where they have none. beside_adapters: what adapters take beside their memory.

@@ -201,7 +201,7 @@ Result<RankChoice> choose_sim_ranks(const Model *model, const BackendOptions &op
     ASSIGN_OR_RETURN(const int64_t kv_bytes, read_kv_bytes(options));
     const DType kept = kv_bytes == 1 ? DType::e4m3 : kv_bytes == 2 ? DType::bf16 : DType::f32;
     const auto count = devices.empty() ? most_ranks : static_cast<int32_t>(devices.size());
-    const MostRanks most = most_gpu_ranks(model->tower != nullptr, options.reproducible);
+    const MostRanks most = most_gpu_ranks(options.reproducible);
     return choose_ranks(*model, count, most, kept, [&](const Model &part) -> Result<int64_t> {
         return pool_share(options, bytes_left(*device, part, options, kv_bytes),
                           device->kv_fraction);
@@ -220,7 +220,6 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
     }
     if (out.ranks > 1 && model != nullptr) {
         ASSIGN_OR_RETURN(part, part_of(*model, 0, out.ranks));
-        if (device && device->gpu) part->tower = nullptr; // they load none
         model = part.get();
     }
     if (model) {
