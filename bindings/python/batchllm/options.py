@@ -18,6 +18,7 @@ _OTHERS = {
     "max_num_batched_tokens": "step_tokens",
     "gpu_memory_utilization": "kv_memory_fraction",
     "tensor_parallel_size": "backend_options",
+    "tensor_parallel": "backend_options",
     "max_new_tokens": "max_tokens",
     "guided_choice": "choices",
     "guided_regex": "regex",
@@ -26,6 +27,9 @@ _OTHERS = {
     "lora_request": "adapter",
 }
 """Names that others use, and ours for the same."""
+
+_SPELLED = {"backend_options": "backend_options='tensor_parallel=N'"}
+"""What is meant where the name alone does not say it."""
 
 _ARGUMENTS: dict[str, list[str]] = {}
 """The arguments of every function that is `hinted`: an argument may be meant for another one."""
@@ -43,7 +47,8 @@ def no_option(name: str, known: Iterable[str]) -> TypeError:
 def _hint(name: str, names: Iterable[str]) -> str:
     """The options that may have been meant; "" if none is near."""
     names = sorted(names)
-    near = [_OTHERS[name]] if _OTHERS.get(name) in names else get_close_matches(name, names, n=3, cutoff=0.7)
+    ours = _OTHERS.get(name, "")
+    near = [_SPELLED.get(ours, ours)] if ours in names else get_close_matches(name, names, n=3, cutoff=0.7)
     near += [other for other in names if other not in near and set(name.split("_")) <= set(other.split("_"))]
     return f"did you mean {' or '.join(near[:3])}?" if near else ""
 
