@@ -28,7 +28,7 @@ _OTHERS = {
 }
 """Names that others use, and ours for the same."""
 
-_SPELLED = {"backend_options": "backend_options='tensor_parallel=N'"}
+_SPELLED = {"backend_options": "backend_options={'tensor_parallel': N}"}
 """What is meant where the name alone does not say it."""
 
 _ARGUMENTS: dict[str, list[str]] = {}

@@ -30,7 +30,7 @@ class Words(unittest.TestCase):
                     call(rows(1), **named)
         with self.assertRaisesRegex(TypeError, r"'max_model_len'; did you mean max_request_tokens\?"):
             batchllm.Engine(MODEL, max_model_len=100)
-        with self.assertRaisesRegex(TypeError, r"did you mean backend_options='tensor_parallel=N'\?"):
+        with self.assertRaisesRegex(TypeError, r"did you mean backend_options=\{'tensor_parallel': N\}\?"):
             batchllm.Engine(MODEL, tensor_parallel_size=100)
         self.assertEqual(list(inspect.signature(batchllm.Engine.run).parameters), ["self", "progress"])
         for named, hint in (
