@@ -60,6 +60,10 @@ class CudaBackend final : public Backend {
             slots_[i].samples.answer_to(&other->slots_[i].samples);
         }
     }
+    void limit_picture_patches(int64_t most) {
+        if (StepTower *tower = forward_->tower()) tower->limit_patches(most);
+        info_.picture_patches = std::min(info_.picture_patches, most);
+    }
     double host_seconds() const { return host_seconds_; } // for all batches, before their launches
 
   private:

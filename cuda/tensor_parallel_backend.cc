@@ -22,7 +22,7 @@
 namespace batchllm::cuda {
 namespace {
 
-// Whether the tower is loaded, if one device has the whole model.
+// Whether the tower is loaded.
 bool has_pictures(const Model &model, const ForwardOptions &forward) {
     return model.tower != nullptr && forward.pictures &&
            StepTower::missing(model, forward.element) == nullptr;
@@ -166,6 +166,7 @@ void TensorParallelBackend::join_infos() {
         info_.picture_patches = std::min(info_.picture_patches, other.picture_patches);
         if (info_.warning.empty()) info_.warning = other.warning;
     }
+    for (OfRank &of : ranks_) of.backend->limit_picture_patches(info_.picture_patches);
 }
 
 Status TensorParallelBackend::run_on_all(const std::function<Status(CudaBackend &)> &task) const {

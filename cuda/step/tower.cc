@@ -15,6 +15,11 @@ namespace {
 static_assert(sizeof(TowerPatch) == tower_patch_bytes && sizeof(TowerBlock) == tower_block_bytes);
 static_assert(most_row_step <= 64, "TowerBuffers has room for rows rounded up to 64");
 
+// Ranks' outputs are the same bits, so their products are the same.
+bool tunes(const ForwardOptions &options) {
+    return options.tune && !options.reproducible && !options.rank;
+}
+
 } // namespace
 
 const char *StepTower::missing(const Model &model, DType element) {
@@ -46,19 +51,17 @@ StepTower::StepTower(const Model &model, const ForwardOptions &options, Linear l
                      StepPictures *pictures)
     : model_(model), tower_(*model.tower), element_(options.element), stream_(options.residual),
       // In f16, Inf of one picture times a weight of zero would be NaN in another of the pack.
-      alone_(options.reproducible || options.element == DType::f16),
-      // Ranks' outputs are the same bits, so their products are.
-      tunes_(options.tune && !options.reproducible && !options.rank),
+      alone_(options.reproducible || options.element == DType::f16), tunes_(tunes(options)),
       sm90_(options.experts == GroupedKernel::sm90 &&
             tower_head_fits_sm90(element_, tower_.layers[0].attention()->head_dim)),
       untimed_(options.untimed_steps), pictures_(pictures), linear_(std::move(linear)) {}
 
 Result<std::unique_ptr<StepTower>>
 StepTower::create(const Model &model, const ForwardOptions &options, StepPictures *pictures) {
-    // Of a file that cannot be used, Products has warned.
-    std::string warning;
-    ASSIGN_OR_RETURN(Linear linear, Linear::create(options.element, nullptr, 0,
-                                                   tuning_cache_of(options, &warning)));
+    std::string warning; // of a file that cannot be used, as Products has warned
+    TuningCache cache;
+    if (tunes(options)) cache = tuning_cache_of(options, &warning);
+    ASSIGN_OR_RETURN(Linear linear, Linear::create(options.element, nullptr, 0, std::move(cache)));
     std::unique_ptr<StepTower> tower(new StepTower(model, options, std::move(linear), pictures));
     LoadOptions load;
     load.element = options.element;

@@ -7,6 +7,7 @@
 // All memory is taken at once: nothing of the device's is allocated for a picture later.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -38,6 +39,8 @@ class StepTower {
 
     const Tower &described() const { return tower_; }
     int64_t most_patches() const { return most_patches_; } // of a picture
+    // So that ranks, whose memory differs, pack pictures alike.
+    void limit_patches(int64_t most) { most_patches_ = std::min(most_patches_, most); }
     int64_t weight_bytes() const { return weights_.memory.bytes(); }
 
   private:

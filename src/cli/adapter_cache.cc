@@ -86,9 +86,15 @@ Result<SharedAdapter> AdapterCache::find(const std::string &name) {
             !directory_.empty() && !name.empty() && name.front() != '.' &&
             name.find_first_of(std::string_view("/\0", 2)) == std::string::npos &&
             ::access(path.c_str(), F_OK) == 0;
+        const bool came_later = lacks_config && ::access((path + config_name).c_str(), F_OK) == 0;
         return error(BATCHLLM_ERROR_ROW_ADAPTER,
-                     "there is no adapter %s (--adapter, --adapters)%s%s", in_quotes(name).c_str(),
-                     lacks_config ? ": no " : "", lacks_config ? (path + config_name).c_str() : "");
+                     "there is no adapter %s (--adapter, --adapters)%s%s%s",
+                     in_quotes(name).c_str(),
+                     came_later     ? ": "
+                     : lacks_config ? ": no "
+                                    : "",
+                     lacks_config ? (path + config_name).c_str() : "",
+                     came_later ? " came after the job began" : "");
     }
     auto adapter = std::make_shared<NamedAdapter>();
     adapter->name = name;

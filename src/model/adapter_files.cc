@@ -25,8 +25,6 @@ namespace {
 
 constexpr int32_t code = BATCHLLM_ERROR_ADAPTER_FORMAT;
 constexpr size_t config_limit = 16U << 20U;
-constexpr size_t read_bytes =
-    256U << 10U; // at a time, which stay in the cache until they have been used
 
 AdapterHash hash_of(XXH3_state_t *state) {
     const XXH128_hash_t hash = XXH3_128bits_digest(state);
@@ -127,9 +125,9 @@ Status read_weights(AdapterFiles *files, WeightMemory *memory, XXH3_state_t *sta
     // Of pieces that are not kept; before the piece, the end of the one before it.
     constexpr size_t before = sizeof(float);
     std::unique_ptr<std::byte[]> piece;
-    if (!files->has_bytes()) piece.reset(new std::byte[before + read_bytes]);
+    if (!files->has_bytes()) piece.reset(new std::byte[before + adapter_piece_bytes]);
     for (size_t done = header.size(), bytes; done < size; done += bytes) {
-        bytes = std::min(read_bytes, size - done);
+        bytes = std::min(adapter_piece_bytes, size - done);
         std::byte *to = piece ? piece.get() + before : files->weights.bytes.get() + done;
         RETURN_IF_ERROR(read_to(to, bytes));
         if (checks) check.add(to, static_cast<int64_t>(done), static_cast<int64_t>(bytes));

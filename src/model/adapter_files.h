@@ -38,6 +38,9 @@ class WeightMemory {
     size_t spare_bytes_ = 0;
 };
 
+// Read at a time: they stay in the cache until they have been used.
+inline constexpr size_t adapter_piece_bytes = 256U << 10U;
+
 // What is read beside the hash.
 enum class AdapterReading : uint8_t {
     hash,    // nothing: make_adapter() does not take such files

@@ -50,8 +50,8 @@ class AdapterLibrary : public std::enable_shared_from_this<AdapterLibrary> {
     // The backend is about to be destroyed.
     void forget(const Backend *backend);
 
-    // Any thread. Those that are read into memory to stay there, or to compare what they hold beside LoRA's
-    // matrices with the model, have no more than 512 MiB together at a time, or are one.
+    // Any thread. Those that stay in memory have no more than 1 GiB together; those that are read to compare what they
+    // hold beside LoRA's matrices with the model no more than 512 MiB at a time, or are one.
     Result<std::shared_ptr<const AdapterSource>> load(const std::string &name,
                                                       const std::string &path);
     // Reads the adapter again. A ROW_ADAPTER error if it is not what it was. Any thread.

@@ -2,9 +2,11 @@
 // of rows and wherever the row is. Also, the check that finds such products detects a different
 // order.
 #include <cstring>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "linear/linear.h"
 #include "linear/order_probe.h"
 
@@ -21,8 +23,9 @@ struct Shape {
     int64_t n, k;
 };
 
-Linear make_linear(DType element, const DeviceMemory &scratch, bool in_order) {
-    auto linear = Linear::create(element, scratch.data(), scratch.bytes(), TuningCache());
+Linear make_linear(DType element, const DeviceMemory &scratch, bool in_order,
+                   TuningCache cache = {}) {
+    auto linear = Linear::create(element, scratch.data(), scratch.bytes(), std::move(cache));
     check(linear.status());
     if (in_order) linear->set_in_order();
     return std::move(linear).value();
@@ -185,6 +188,27 @@ void one_shape_with_two_alphas_is_refused(void **) {
     check(cudaDeviceSynchronize());
 }
 
+// Those that are tried: in other forms a candidate may sum in another order.
+void choices_in_order_are_the_heuristics(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.path() + "/choices.txt";
+    std::string warning;
+    const Shape shape{512, 1024};
+    for (const DType element : {DType::f32, DType::bf16}) {
+        const auto scratch = zeroed_memory(kMostRows * shape.n * 4, "test");
+        check(scratch.status());
+        Linear linear = make_linear(element, *scratch, true, TuningCache(path, "test", &warning));
+        prepare(&linear, shape, {element, element, false, 1});
+    } // saves them
+    std::map<TuningKey, int32_t> choices;
+    const auto text = read_file(path, size_t{1} << 20);
+    check(text.status());
+    assert_true(TuningCache::parse(*text, "test", &choices) && choices.size() > 10);
+    for (const auto &[key, candidate] : choices) {
+        assert_in_range(candidate, 0, TuningCache::kOfHeuristic - 1);
+    }
+}
+
 } // namespace
 
 int main() {
@@ -194,6 +218,7 @@ int main() {
         cmocka_unit_test(another_order_is_seen),
         cmocka_unit_test(what_was_not_prepared_is_an_error),
         cmocka_unit_test(one_shape_with_two_alphas_is_refused),
+        cmocka_unit_test(choices_in_order_are_the_heuristics),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -60,6 +60,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     WeightMemory few; // a reading that only checks says the same
     const auto checked = read_adapter_files(folder.path(), AdapterReading::check, &few);
     check(checked.ok() == files.ok());
+    if (files.ok()) {
+        check(checked->malformed.message() == files->malformed.message());
+        check(checked->not_finite == files->not_finite);
+    }
     check(files.ok() ? checked->hash == files->hash
                      : checked.status().message() == status.message());
     if (files.ok()) {

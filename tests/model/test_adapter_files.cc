@@ -13,7 +13,7 @@ using namespace batchllm;
 
 namespace {
 
-constexpr int64_t piece = 128 << 10;
+constexpr auto piece = static_cast<int64_t>(adapter_piece_bytes / 2);
 
 struct Numbers {
     const char *type;

@@ -298,7 +298,7 @@ void ranks_compute_pictures(void **) {
         // In steps of any size each rank owns rows, but where the tower adds to what is behind a layer.
         for (const std::string &ways :
              on_cuda ? std::vector<std::string>{",tuning=0,quantize=none",
-                                                ",tuning=0,quantize=none,owned_rows=1"}
+                                                ",tuning=at_once,quantize=none,owned_rows=1"}
                      : std::vector<std::string>{""}) {
             const std::string as_one = two + ways;
             batchllm_engine_options options = device_options();

@@ -48,6 +48,11 @@ class Adapters:
     def load(self, engine: Optional[native.batchllm_engine], name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
 
+    def add(self, engine: native.batchllm_engine, name: str, path: Directory) -> None:
+        """Loads an adapter, in place of one of that name."""
+        self.load(engine, name, path)
+        self._listed.pop(name, None)
+
     def load_listed(self, engine: Optional[native.batchllm_engine], names: Iterable[str]) -> None:
         """Loads those of these that are not loaded yet, several at a time. Errors are left to get()."""
         coming = {name: self._listed[name] for name in names if name not in self._loaded and name in self._listed}
@@ -101,10 +106,13 @@ class Adapters:
             except Error:
                 return None
 
-        if not paths:
-            return []
-        with ThreadPoolExecutor(min(self._threads, len(paths))) as pool:
-            return list(pool.map(attempt, paths))
+        if len(paths) > 1:
+            try:
+                with ThreadPoolExecutor(min(self._threads, len(paths))) as pool:
+                    return list(pool.map(attempt, paths))
+            except RuntimeError:  # no thread can be started
+                pass
+        return [attempt(name) for name in paths]
 
     @staticmethod
     def _unknown(name: str) -> InvalidArgumentError:
@@ -139,13 +147,21 @@ class Adapters:
 def adapters_by_name(given: Union[Mapping[str, Directory], Directory, None]) -> dict[str, str]:
     """The directories of adapters, by name. Of a directory of adapters, those that it has now: what comes into it later is not found."""
     if isinstance(given, (str, os.PathLike)):
-        found = {one.name: str(one) for one in sorted(pathlib.Path(given).iterdir()) if (one / _CONFIG).exists() and not one.name.startswith(".")}
-        if not found and (pathlib.Path(given) / _CONFIG).exists():
+        found = {one.name: str(one) for one in sorted(pathlib.Path(given).iterdir()) if not one.name.startswith(".") and _may_be_adapter(one)}
+        if not found and _may_be_adapter(pathlib.Path(given)):
             raise ValueError(f"adapters: {os.fspath(given)} is an adapter itself: give it a name, as in {{'name': {os.fspath(given)!r}}}")
         return found
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(f"adapters: {type(given).__name__}: a directory of adapters, or a dict of names and directories, is expected")
     return {name: os.fspath(path) for name, path in (given or {}).items()}
+
+
+def _may_be_adapter(directory: pathlib.Path) -> bool:
+    """Whether it has an adapter's files, or cannot be looked into: then its rows have that error."""
+    try:
+        return (directory / _CONFIG).exists()
+    except OSError:
+        return True
 
 
 def _readable(path: str) -> bool:

@@ -656,7 +656,7 @@ class Engine:
         adapter_model.safetensors. It must stay as it is until the rows that name it have finished. A name that is used
         again means the new adapter."""
         with self._lock:
-            self._adapters.load(self._enter(), name, path)
+            self._adapters.add(self._enter(), name, path)
 
     def remove_adapter(self, name: str) -> None:
         """Rows added from now on cannot name the adapter. Those that do already keep it."""

@@ -161,6 +161,23 @@ class Adapters(unittest.TestCase):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
                 batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
 
+    def test_an_adapter_in_place_of_a_listed_one_is_identified_by_its_content(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(GOLDEN / "adapters" / NAMES[0], pathlib.Path(folder) / "one")
+            with batchllm.Engine(GOLDEN / BASE, backend="cpu", compute_type="f32", kv_memory_bytes=16 << 20, adapters=folder) as engine:
+                listed = engine._adapters.identities(engine._enter())
+                for name in ("one", "other"):
+                    engine.load_adapter(name, GOLDEN / "adapters" / NAMES[1])
+                loaded = engine._adapters.identities(engine._enter())
+        self.assertNotEqual(listed["one"], loaded["one"])
+        self.assertEqual(loaded["one"], loaded["other"])
+
+    def test_adapters_are_loaded_where_no_thread_can_be_started(self):
+        adapters = {name: GOLDEN / "adapters" / name for name in NAMES}
+        with unittest.mock.patch("batchllm.adapters.ThreadPoolExecutor", side_effect=RuntimeError("can't start new thread")):
+            with batchllm.Engine(GOLDEN / BASE, backend="cpu", compute_type="f32", kv_memory_bytes=16 << 20, adapters=adapters) as engine:
+                self.assertEqual(sorted(engine.adapters), sorted(NAMES))
+
     def test_an_empty_or_a_missing_name_is_no_adapter(self):
         prompt = [self.rows[0]["prompt"]] * 2
         NAType = type("NAType", (), {"__bool__": lambda self: self.fail("an NA is neither true nor false"), "fail": self.fail})  # as pandas has it
