@@ -108,11 +108,11 @@ bool check_by_row(const AttentionFamily &family, unsigned seed, int rounds, bool
         failed += differing > 0;
         if (differing == 0) continue;
         std::printf(
-            "FAIL by row, round %d %d/%d d%d %s window %d softcap %g%s sharpness %g, %d tokens: "
+            "FAIL by row, round %d %d/%d d%d %s %s %d softcap %g%s sharpness %g, %d tokens: "
             "%d of 12 have other bits alone\n",
             round, c.shape.heads, c.shape.kv_heads, c.shape.head_dim, c.shape.f16 ? "f16" : "bf16",
-            c.shape.window, double{c.shape.softcap}, c.sinks.empty() ? "" : ", sinks",
-            double{c.shape.sharpness}, c.tokens(), differing);
+            c.shape.chunked ? "chunks of" : "window", c.shape.window, double{c.shape.softcap},
+            c.sinks.empty() ? "" : ", sinks", double{c.shape.sharpness}, c.tokens(), differing);
     }
     std::printf("by row: %d passed, %d failed\n", rounds - failed, failed);
     return failed == 0;

@@ -18,9 +18,14 @@ struct AttentionShape {
     bool f16 = false;
     float sharpness = 1; // scale of the scores, relative to the usual one
     float softcap = 0;
-    bool e4m3 = false; // keys and values
+    bool e4m3 = false;    // keys and values
+    bool chunked = false; // positions are in chunks of `window`
 
     int kv_bytes() const { return e4m3 ? 1 : 2; } // bytes per element
+    int first_seen(int position) const {
+        if (window <= 0) return 0;
+        return chunked ? position / window * window : std::max(0, position + 1 - window);
+    }
 };
 
 struct AttentionCase {
@@ -75,7 +80,7 @@ inline double bytes_moved(const AttentionCase &c) {
     for (size_t n = 0; n < c.nodes.size(); ++n) {
         if (c.nodes[n].token_count == 0) continue;
         const int32_t position = c.positions[static_cast<size_t>(c.nodes[n].token_begin)];
-        const int32_t seen = s.window > 0 ? std::max(0, position + 1 - s.window) : 0;
+        const int32_t seen = s.first_seen(position);
         for (auto up = static_cast<int32_t>(n); up >= 0;
              up = c.nodes[static_cast<size_t>(up)].parent) {
             first[static_cast<size_t>(up)] = std::min(first[static_cast<size_t>(up)], seen);
@@ -90,9 +95,8 @@ inline double bytes_moved(const AttentionCase &c) {
     return bytes;
 }
 inline double flops(const AttentionCase &c) {
-    const int32_t window = c.shape.window > 0 ? c.shape.window : INT32_MAX;
     double keys = 0;
-    for (const int32_t position : c.positions) keys += std::min(position + 1, window);
+    for (const int32_t position : c.positions) keys += position + 1 - c.shape.first_seen(position);
     return 4.0 * c.shape.heads * c.shape.head_dim * keys;
 }
 

@@ -56,7 +56,7 @@ std::vector<double> reference(const AttentionCase &c, const std::vector<float> &
     double top = sink ? c.sinks[head] : -INFINITY, sum = sink ? 1 : 0;
     for (; node != nullptr; node = node->parent < 0 ? nullptr : &c.nodes[node->parent]) {
         for (int k = 0; k < node->keys && node->start + k <= position; ++k) {
-            if (s.window > 0 && node->start + k <= position - s.window) continue;
+            if (node->start + k < s.first_seen(position)) continue;
             const int page = c.pages[node->page_begin + k / kPageKeys];
             const auto element = [&](int which, int d) {
                 return double{kv[pool_index(s, page, kv_head, which, k % kPageKeys, d)]};
@@ -130,6 +130,7 @@ AttentionCase random_case(std::mt19937 &random, const int (&shape)[3]) {
     };
     AttentionCase c;
     c.shape = {shape[0], shape[1], shape[2], pick(0, 3) == 0 ? pick(1, 300) : 0, pick(0, 2) == 0};
+    c.shape.chunked = c.shape.window > 0 && pick(0, 1) == 0;
     if (pick(0, 3) == 0) c.shape.softcap = static_cast<float>(pick(2, 100)) / 2;
     if (pick(0, 3) == 0) { // from nothing beside the keys to most of the sum
         for (int h = 0; h < c.shape.heads; ++h) {
@@ -173,12 +174,13 @@ bool check_attention(const AttentionFamily &family, unsigned seed, int rounds, b
             ++checked;
             failed += !ok;
             if (ok && round >= 10) continue;
-            std::printf("%s round %d %s%s %d/%d d%d window %d softcap %g%s, %zu nodes, %d tokens: "
+            std::printf("%s round %d %s%s %d/%d d%d %s %d softcap %g%s, %zu nodes, %d tokens: "
                         "error %.2e\n",
                         ok ? "ok  " : "FAIL", round, kSharingNames[static_cast<int>(sharing)],
                         by_head ? ", by head," : "", c.shape.heads, c.shape.kv_heads,
-                        c.shape.head_dim, c.shape.window, double{c.shape.softcap},
-                        c.sinks.empty() ? "" : ", sinks", c.nodes.size(), c.tokens(), error);
+                        c.shape.head_dim, c.shape.chunked ? "chunks of" : "window", c.shape.window,
+                        double{c.shape.softcap}, c.sinks.empty() ? "" : ", sinks", c.nodes.size(),
+                        c.tokens(), error);
         }
     }
     std::printf("%d passed, %d failed", checked - failed, failed);

@@ -125,6 +125,7 @@ WorklistOptions AttentionSetup::options(Sharing sharing) const {
     options.kv_heads = s.kv_heads;
     options.head_dim = s.head_dim;
     options.window = s.window;
+    options.chunked = s.chunked;
     options.sms = sms_;
     options.kv_bytes = s.kv_bytes();
     options.widened_room = widening_.room;

@@ -32,7 +32,9 @@ template <int Elements>
 __device__ void read_node(const PlainAttentionArguments &a, const AttentionNode &node, int first,
                           int position, int last, int kv_head, Part<Elements> *part) {
     const int lane = threadIdx.x % 32;
-    const int low = a.window > 0 ? position - a.window + 1 : 0;
+    const int low = a.window <= 0 ? 0
+                    : a.chunked   ? position / a.window * a.window
+                                  : position - a.window + 1;
     for (int key = first; key < node.keys; key += kWarps) {
         const int at = node.start + key;
         if (at > last || at < low) continue;

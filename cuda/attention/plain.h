@@ -31,6 +31,7 @@ struct PlainAttentionArguments {
     int32_t latent_dim = 0;
     const int32_t *last_seen = nullptr; // [tokens] the last position that each sees; null: its own
     bool by_position = false; // keys are added in the order of positions, independent of nodes
+    bool chunked = false; // positions are in chunks of `window`, and a token sees those of its own
 };
 
 cudaError_t launch_plain_attention(const PlainAttentionArguments &arguments, cudaStream_t stream);

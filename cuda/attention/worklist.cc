@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <map>
 #include <tuple>
 
 namespace batchllm::cuda {
@@ -31,6 +32,7 @@ void WorklistBuilder::build(Worklist *out) {
     if (options_.window > 0) {
         for (const SeenTogether &tokens : options_.together) later_items(tokens);
     }
+    if (options_.chunked) add_edges();
     for (Draft &draft : drafts_) clip(&draft);
     out->widened.clear();
     if (options_.wide_from_scratch) widen(out);
@@ -72,18 +74,26 @@ void WorklistBuilder::share_prefixes() {
     double saved = 0; // in SM time
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (readers_[i] < 2) continue;
-        const size_t tokens = below[i].size();
-        const bool matrix = static_cast<int32_t>(tokens) > stream_tokens_;
-        const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
         const KeyStretch prefix = stretch_of(static_cast<int32_t>(i));
-        const int32_t keys = prefix.keys - unseen_keys(prefix, range_of(below[i]).first);
-        double together = 2 * static_cast<double>(tokens) * ratio_ * options_.merge_us;
-        // A stream item merges its warps' parts eight rows at a time.
-        if (!matrix && static_cast<int32_t>(tokens) * ratio_ > 8) together += options_.item_us;
-        for (size_t first = 0; first < tokens; first += each) {
-            together += time_of(matrix, std::min(each, tokens - first), keys) + options_.item_us;
+        double gain = 0;
+        for (const std::vector<int32_t> &part : parts_below(prefix, below[i])) {
+            const size_t tokens = part.size();
+            const bool matrix = static_cast<int32_t>(tokens) > stream_tokens_;
+            const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
+            const int32_t keys = prefix.keys - unseen_keys(prefix, range_of(part).first);
+            double together = 2 * static_cast<double>(tokens) * ratio_ * options_.merge_us;
+            // A stream item merges its warps' parts eight rows at a time.
+            if (!matrix && static_cast<int32_t>(tokens) * ratio_ > 8) together += options_.item_us;
+            for (size_t first = 0; first < tokens; first += each) {
+                together +=
+                    time_of(matrix, std::min(each, tokens - first), keys) + options_.item_us;
+            }
+            const double readers = tokens == below[i].size()
+                                       ? readers_[i]
+                                       : readers_[i] * static_cast<double>(tokens) /
+                                             static_cast<double>(below[i].size());
+            gain += readers * time_of(false, 1, keys) - together;
         }
-        const double gain = readers_[i] * time_of(false, 1, keys) - together;
         if (gain <= 0 && !options_.always_share) continue;
         shared_[i] = true;
         saved += gain;
@@ -92,8 +102,23 @@ void WorklistBuilder::share_prefixes() {
         shared_.assign(nodes_.size(), false);
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
-        if (shared_[i]) stack(static_cast<int32_t>(i), below[i]);
+        if (!shared_[i]) continue;
+        const auto index = static_cast<int32_t>(i);
+        for (const auto &part : parts_below(stretch_of(index), below[i])) stack(index, part);
     }
+}
+
+std::vector<std::vector<int32_t>>
+WorklistBuilder::parts_below(const KeyStretch &prefix, const std::vector<int32_t> &tokens) const {
+    if (!options_.chunked) return {tokens};
+    std::map<int32_t, std::vector<int32_t>> by_chunk;
+    for (const int32_t token : tokens) {
+        const int32_t begin = chunk_begin(positions_[static_cast<size_t>(token)]);
+        if (begin < prefix.start + prefix.keys) by_chunk[begin].push_back(token);
+    }
+    std::vector<std::vector<int32_t>> parts;
+    for (auto &[begin, part] : by_chunk) parts.push_back(std::move(part));
+    return parts;
 }
 
 std::pair<int32_t, int32_t> WorklistBuilder::range_of(std::span<const int32_t> tokens) const {
@@ -105,11 +130,12 @@ std::pair<int32_t, int32_t> WorklistBuilder::range_of(std::span<const int32_t> t
     return range;
 }
 
-int32_t WorklistBuilder::unseen_keys(const KeyStretch &stretch, int32_t position) const {
+int32_t WorklistBuilder::unseen_keys(const KeyStretch &stretch, int32_t position, bool edge) const {
     if (options_.window <= 0) return 0;
-    const int32_t before = position - options_.window + 1 - stretch.start;
-    if (before >= stretch.keys) return stretch.keys;
-    return std::max(0, before) / kPageKeys * kPageKeys;
+    const int32_t first = options_.chunked ? chunk_begin(position) : position - options_.window + 1;
+    int32_t before = std::max(0, first - stretch.start);
+    if (options_.chunked && !edge) before = ceil_div(before, kPageKeys) * kPageKeys;
+    return before >= stretch.keys ? stretch.keys : before / kPageKeys * kPageKeys;
 }
 
 void WorklistBuilder::stack(int32_t index, const std::vector<int32_t> &tokens) {
@@ -135,16 +161,48 @@ void WorklistBuilder::own_items(int32_t index) {
         if (!decode || !shared_[static_cast<size_t>(up)]) context.insert(context.begin(), up);
     }
     const int32_t each = decode ? stream_tokens_ : matrix_tokens_;
-    for (int32_t first = 0; first < node.token_count; first += each) {
-        const int32_t last = std::min(node.token_count, first + each);
+    for (int32_t first = 0, last = 0; first < node.token_count; first = last) {
+        last = std::min(node.token_count, first + each);
         Draft draft;
-        draft.matrix = !decode;
+        if (options_.chunked) last = end_of_draft(node, first, last, &draft.edge);
+        draft.matrix = draft.edge ? stream_tokens_ == 0 : !decode;
         for (int32_t t = first; t < last; ++t) draft.tokens.push_back(node.token_begin + t);
         set_range(&draft);
-        for (const int32_t n : context) read(&draft, n, nodes_[static_cast<size_t>(n)].keys);
-        read(&draft, index, draft.max_position + 1 - node.start);
+        if (!draft.edge) {
+            for (const int32_t n : context) read(&draft, n, nodes_[static_cast<size_t>(n)].keys);
+        }
+        read(&draft, index, range_of(draft.tokens).second + 1 - node.start);
         drafts_.push_back(std::move(draft));
     }
+}
+
+int32_t WorklistBuilder::end_of_draft(const AttentionNode &node, int32_t first, int32_t last,
+                                      bool *edge) const {
+    const int32_t position = positions_[static_cast<size_t>(node.token_begin + first)];
+    const int32_t begin = chunk_begin(position), before = begin - node.start;
+    *edge = before > 0 && before % kPageKeys != 0 &&
+            (position - node.start) / kPageKeys == before / kPageKeys;
+    return *edge ? first + 1 : std::min(last, first + begin + options_.window - position);
+}
+
+void WorklistBuilder::add_edges() {
+    std::vector<Draft> edges;
+    for (const Draft &draft : drafts_) {
+        if (draft.edge) continue;
+        for (const Draft::Read &whole : draft.stretches) {
+            const int32_t before = chunk_begin(draft.min_position) - whole.stretch.start;
+            const int32_t end = ceil_div(std::max(before, 0), kPageKeys) * kPageKeys;
+            if (end <= before || before >= whole.stretch.keys) continue;
+            Draft edge;
+            edge.edge = true;
+            edge.tokens = draft.tokens;
+            edge.matrix = draft.matrix;
+            set_range(&edge);
+            read(&edge, whole.node, std::min(end, whole.stretch.keys));
+            edges.push_back(std::move(edge));
+        }
+    }
+    for (Draft &edge : edges) drafts_.push_back(std::move(edge));
 }
 
 void WorklistBuilder::place_together() {
@@ -191,13 +249,16 @@ void WorklistBuilder::set_range(Draft *draft) const {
     std::tie(draft->min_position, draft->max_position) = range_of(draft->tokens);
     draft->min_position += draft->shift;
     draft->max_position += draft->shift;
+    if (!draft->edge) return;
+    draft->min_position = draft->max_position =
+        chunk_begin(draft->min_position) + options_.window - 1;
 }
 
 void WorklistBuilder::clip(Draft *draft) const {
     std::vector<Draft::Read> kept;
     for (Draft::Read read : draft->stretches) {
         KeyStretch &s = read.stretch;
-        const int32_t keys = unseen_keys(s, draft->min_position);
+        const int32_t keys = unseen_keys(s, draft->min_position, draft->edge);
         if (keys == s.keys) continue;
         s.page_begin += keys / kPageKeys;
         assert(first_page_of(read) >= nodes_[static_cast<size_t>(read.node)].first_page);

@@ -5,6 +5,12 @@
 // along their keys until no job is longer than a certain share of the total; orders each queue
 // so that long jobs come first and the keys of one prompt stay in L2; and divides the SMs between the
 // queues so that both end together.
+//
+// In chunks of `window` positions, a token sees the keys of its own chunk. Kernels know windows alone, which show a token no
+// key before its chunk except where the chunk begins within a page. So an item's tokens are of one chunk, its keys begin with a
+// page, and where a chunk begins within one, that page has items of its own, whose tokens are told that their position is the
+// chunk's last: then the window begins where the chunk does. Tokens within that page have an item each, whose keys end with
+// their own.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +29,7 @@ struct SeenTogether {
 struct WorklistOptions {
     int32_t heads = 0, kv_heads = 0, head_dim = 0;
     int32_t window = 0;
+    bool chunked = false; // as Attention's; not with `together`
     int32_t sms = 132;
     // Modelled costs on one of the sms SMs, measured by bench/attention; a key that several items
     // read comes from L2.

@@ -24,6 +24,8 @@ struct Draft {
     int32_t max_position;
     bool matrix;
     int32_t shift = 0; // its tokens' positions are this much later
+    bool edge =
+        false; // in chunks: reads the page that the chunk begins within, all at the chunk's last position
 };
 
 // Lives for one call of build_worklist.
@@ -58,15 +60,27 @@ class WorklistBuilder {
     std::pair<int32_t, int32_t> range_of(std::span<const int32_t> tokens) const;
     void set_range(Draft *draft) const;
     // Keys of a stretch that are before the windows of all queries, if the first query is at
-    // `position`: whole pages, or the whole stretch.
-    int32_t unseen_keys(const KeyStretch &stretch, int32_t position) const;
+    // `position`: whole pages, or the whole stretch. In chunks without the page that the chunk begins within, unless that is
+    // what is read.
+    int32_t unseen_keys(const KeyStretch &stretch, int32_t position, bool edge = false) const;
+    int32_t chunk_begin(int32_t position) const {
+        return position / options_.window * options_.window;
+    }
 
     // Decides for each node with several decoding descendants whether they read it together.
     void share_prefixes();
+    // Tokens below a prefix, those that may read it together in one part: all, or of each chunk that it has keys of.
+    std::vector<std::vector<int32_t>> parts_below(const KeyStretch &prefix,
+                                                  const std::vector<int32_t> &tokens) const;
     // Adds the items of a prefix that `tokens` read together. All tokens come after the whole
-    // prefix, so only windows can hide parts of it.
+    // prefix, so only windows and chunks can hide parts of it.
     void stack(int32_t index, const std::vector<int32_t> &tokens);
     void own_items(int32_t index);
+    // The end of a draft of a node's tokens from `first` on, up to `last`: in chunks, where a chunk ends; a token in the page
+    // that its chunk begins within is alone.
+    int32_t end_of_draft(const AttentionNode &node, int32_t first, int32_t last, bool *edge) const;
+    // Adds the items of pages within which a chunk begins.
+    void add_edges();
     // Of tokens that see later ones. Kernels let a token see so many keys up to its position. Without a window, its position
     // is the last one's. With one, items of their own show it the later keys, a window's length at a time, as if its position
     // were so much later.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <map>
 #include <numeric>
 
 namespace batchllm::cuda {
@@ -109,18 +110,64 @@ class Builder {
             seeing_.clear();
             for (const int32_t token : tokens) {
                 const int32_t last = position(token) - node.start; // the last key that it sees
-                const bool gone = options_.window > 0 && last - options_.window + 1 >= end;
-                if (last >= begin && !gone) seeing_.push_back(token);
+                if (last >= begin && first_key(node, token) < end) seeing_.push_back(token);
             }
-            for (size_t first = 0; first < seeing_.size(); first += together_) {
-                const size_t count = std::min(together_, seeing_.size() - first);
-                add_item(node, begin, end, std::span(seeing_).subspan(first, count),
-                         seeing_.size() <= together_);
+            if (options_.chunked) {
+                read_chunks(node, begin, end);
+            } else {
+                add_items(node, begin, end, seeing_);
             }
         }
     }
 
-    // Adds an item for tokens that each see some of the node's keys [begin, end).
+    // The first key of a node that a token sees, or before the node's first.
+    int32_t first_key(const AttentionNode &node, int32_t token) const {
+        const int32_t window = options_.window;
+        if (window <= 0) return 0;
+        const int32_t last = position(token);
+        return (options_.chunked ? last / window * window : last - window + 1) - node.start;
+    }
+
+    // Items for the tokens of seeing_, those of each chunk for themselves (attention/worklist.h), in the order of positions.
+    void read_chunks(const AttentionNode &node, int32_t begin, int32_t end) {
+        std::map<int32_t, std::vector<int32_t>> by_first;
+        for (const int32_t token : seeing_) by_first[first_key(node, token)].push_back(token);
+        for (const auto &[first, tokens] : by_first) {
+            int32_t from = std::max(begin, first);
+            if (from % kPageKeys != 0) {
+                const int32_t page = from / kPageKeys * kPageKeys;
+                from = std::min(page + kPageKeys, end);
+                edge_ = node.start + first + options_.window - 1;
+                std::vector<int32_t> behind; // the page
+                for (const int32_t token : tokens) {
+                    const int32_t last = position(token) - node.start;
+                    if (last >= from) {
+                        behind.push_back(token);
+                    } else {
+                        add_items(node, page, last + 1, std::span(&token, 1));
+                    }
+                }
+                add_items(node, page, from, behind);
+                edge_ = -1;
+            }
+            if (from == end) continue;
+            std::vector<int32_t> seeing;
+            for (const int32_t token : tokens) {
+                if (position(token) - node.start >= from) seeing.push_back(token);
+            }
+            add_items(node, from, end, seeing);
+        }
+    }
+
+    // Items for tokens that each see some of the node's keys [begin, end).
+    void add_items(const AttentionNode &node, int32_t begin, int32_t end,
+                   std::span<const int32_t> tokens) {
+        for (size_t first = 0; first < tokens.size(); first += together_) {
+            const size_t count = std::min(together_, tokens.size() - first);
+            add_item(node, begin, end, tokens.subspan(first, count), tokens.size() <= together_);
+        }
+    }
+
     void add_item(const AttentionNode &node, int32_t begin, int32_t end,
                   std::span<const int32_t> tokens, bool once) {
         AttentionItem item{};
@@ -128,14 +175,15 @@ class Builder {
         item.row_count = static_cast<int32_t>(tokens.size());
         item.min_position = INT32_MAX;
         for (const int32_t token : tokens) {
-            item.min_position = std::min(item.min_position, position(token));
-            item.max_position = std::max(item.max_position, position(token));
+            const int32_t at = edge_ >= 0 ? edge_ : position(token);
+            item.min_position = std::min(item.min_position, at);
+            item.max_position = std::max(item.max_position, at);
             ++counts_[static_cast<size_t>(token)];
-            out_->rows.push_back({token, -1, position(token), 0});
+            out_->rows.push_back({token, -1, at, 0});
         }
         // Leaves out whole pages before all windows, since they would add nothing.
         int32_t first = begin;
-        if (options_.window > 0) {
+        if (options_.window > 0 && !options_.chunked) {
             const int32_t unseen = item.min_position - options_.window + 1 - node.start;
             first = std::max(begin, unseen / kPageKeys * kPageKeys);
         }
@@ -157,6 +205,7 @@ class Builder {
     std::vector<std::vector<size_t>> ends_;     // [nodes]
     std::vector<int32_t> seeing_, later_;
     int32_t shift_ = 0; // of all positions
+    int32_t edge_ = -1; // of items of a page that a chunk begins within: the chunk's last position
 };
 
 } // namespace

@@ -186,8 +186,8 @@ void WorklistBuilder::cut(const Draft &draft, int32_t part_keys, Worklist *out,
         item.row_count = static_cast<int32_t>(draft.tokens.size());
         for (const int32_t token : draft.tokens) {
             ++counts_[static_cast<size_t>(token)];
-            out->rows.push_back(
-                {token, -1, positions_[static_cast<size_t>(token)] + draft.shift, 0});
+            const int32_t own = positions_[static_cast<size_t>(token)] + draft.shift;
+            out->rows.push_back({token, -1, draft.edge ? draft.max_position : own, 0});
         }
         queue->push_back(
             {item,

@@ -94,6 +94,7 @@ void WorklistBuilder::halve(const Draft &draft) {
         part.matrix = true;
         part.tokens.assign(begin, begin + static_cast<ptrdiff_t>(count));
         part.shift = draft.shift;
+        part.edge = draft.edge;
         set_range(&part);
         for (Draft::Read read : draft.stretches) {
             read.stretch.keys =

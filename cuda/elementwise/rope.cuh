@@ -298,11 +298,11 @@ __global__ void __launch_bounds__(kTurnThreads, Vectors == 1 ? 8 : 4)
     const int heads = a.heads + 2 * a.kv_heads;
     const int lane = threadIdx.x % lanes, group = threadIdx.x / lanes;
     T *row = static_cast<T *>(a.qkv) + int64_t{token} * (heads + a.more_heads) * a.padded_dim;
-    const float query_scale =
-        a.long_scale == 0
-            ? 1.0f
-            : 1.0f +
-                  a.long_scale * logf(static_cast<float>(1 + a.positions[token] / a.long_period));
+    float query_scale = 1;
+    if (a.long_scale != 0) {
+        const int periods = (a.positions[token] + a.long_shift) / a.long_period;
+        query_scale += a.long_scale * logf(static_cast<float>(1 + periods));
+    }
     float2 whole = {};
     if (a.norm_whole) whole = whole_scales(a, row);
     const int64_t block = int64_t{kPageKeys} * a.padded_dim;

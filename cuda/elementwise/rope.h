@@ -35,7 +35,7 @@ struct RopeArguments {
     const int32_t *slots; // [tokens] page * 64 + key; negative: a row beyond the batch, left alone
     void *kv;             // the layer's pages
     int32_t tokens, heads, kv_heads, head_dim, padded_dim; // head_dim at most 512
-    // Queries, turned, times 1 + long_scale * ln(1 + position / long_period), the quotient a whole
+    // Queries, turned, times 1 + long_scale * ln(1 + (position + long_shift) / long_period), the quotient a whole
     // number; long_scale 0: as they are.
     const int32_t *positions; // [tokens]
     float long_scale;
@@ -50,6 +50,7 @@ struct RopeArguments {
     const float2 *squares = nullptr;
     int32_t sharing = 1;
     bool norm_turned = false; // norms of queries and keys after the rotation; not with norm_whole
+    int32_t long_shift = 0;
 };
 cudaError_t launch_rope(const RopeArguments &arguments, cudaStream_t stream);
 cudaError_t launch_rope_e4m3(const RopeArguments &arguments,

@@ -146,15 +146,24 @@ template <int N> __device__ void mix(const RoutingArguments &a, int lane, float 
     }
 }
 
-template <int N, bool Scaled> __device__ void choose(const RoutingArguments &a, int64_t token,
-                                                     int lane, float *sums, uint32_t *turns,
-                                                     uint32_t bit) {
+// What differs in the choice of few routers: weights that have scales, and experts that are chosen by their logits.
+enum class Choice { plain, scaled, by_logits };
+
+template <int N, Choice C> __device__ void choose(const RoutingArguments &a, int64_t token,
+                                                  int lane, float *sums, uint32_t *turns,
+                                                  uint32_t bit) {
     float x[N], by[N];
     score(a, token, lane, x);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
         const int e = 32 * i + lane;
-        by[i] = e < a.experts && a.correction != nullptr ? x[i] + a.correction[e] : x[i];
+        float of = x[i];
+        if constexpr (C == Choice::by_logits) {
+            if (e < a.experts) {
+                of = a.logits[token * a.stride + e] + (a.bias != nullptr ? a.bias[e] : 0.0f);
+            }
+        }
+        by[i] = e < a.experts && a.correction != nullptr ? of + a.correction[e] : of;
         if (isnan(by[i])) by[i] = kLowest; // so that they have an order
     }
     if (a.groups > a.chosen_groups) drop_groups(a, lane, by, sums);
@@ -179,14 +188,14 @@ template <int N, bool Scaled> __device__ void choose(const RoutingArguments &a, 
             const int64_t at = token * a.chosen + before + __popc(all & ((1u << lane) - 1));
             a.experts_of[at] = e;
             a.weights[at] = x[i] * scale;
-            if constexpr (Scaled) a.weights[at] *= a.expert_scale[e];
+            if constexpr (C == Choice::scaled) a.weights[at] *= a.expert_scale[e];
             atomicOr(turns + e, bit);
         }
         before += __popc(all);
     }
 }
 
-template <int N, bool Scaled> __global__ void __launch_bounds__(kThreads)
+template <int N, Choice C> __global__ void __launch_bounds__(kThreads)
     choose_experts(const __grid_constant__ RoutingArguments a) {
     __shared__ uint32_t turns[kMostExperts];
     __shared__ float sums[kWarps][kMostGroups];
@@ -195,7 +204,7 @@ template <int N, bool Scaled> __global__ void __launch_bounds__(kThreads)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int t = warp; t < kRoutedTokens; t += kWarps) {
         const int64_t token = int64_t{blockIdx.x} * kRoutedTokens + t;
-        if (token < a.tokens) choose<N, Scaled>(a, token, lane, sums[warp], turns, 1u << t);
+        if (token < a.tokens) choose<N, C>(a, token, lane, sums[warp], turns, 1u << t);
     }
     __syncthreads();
     for (int e = threadIdx.x; e < a.experts; e += kThreads) {
@@ -301,14 +310,16 @@ template <typename Launch> cudaError_t with_experts(int32_t experts, const Launc
 
 cudaError_t launch_routing(const RoutingArguments &a, cudaStream_t stream) {
     if (a.tokens == 0) return cudaSuccess;
-    if (a.experts > kMostExperts || a.groups > kMostGroups || a.chosen > a.experts) {
+    if (a.experts > kMostExperts || a.groups > kMostGroups || a.chosen > a.experts ||
+        (a.by_logits && a.expert_scale != nullptr)) {
         return cudaErrorInvalidValue;
     }
     const auto blocks = static_cast<unsigned>(routing_blocks(a.tokens));
     const cudaError_t chosen = with_experts(a.experts, [&](auto n) {
         constexpr int N = decltype(n)::value;
-        const auto kernel =
-            a.expert_scale != nullptr ? choose_experts<N, true> : choose_experts<N, false>;
+        const auto kernel = a.by_logits                 ? choose_experts<N, Choice::by_logits>
+                            : a.expert_scale != nullptr ? choose_experts<N, Choice::scaled>
+                                                        : choose_experts<N, Choice::plain>;
         kernel<<<blocks, kThreads, 0, stream>>>(a);
         return cudaGetLastError();
     });

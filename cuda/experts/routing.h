@@ -29,6 +29,8 @@ struct RoutingArguments {
     float epsilon;      // added to the sum of the chosen ones' scores
     float jitter;       // of a sparse mixer
     int32_t group_best; // experts whose scores are a group's: 1 or 2
+    // Experts are chosen by their logits, which differ where scores are equal; not with expert_scale.
+    bool by_logits;
 
     int32_t *experts_of; // [tokens, chosen] ascending
     float *weights;      // [tokens, chosen]

@@ -202,6 +202,7 @@ void StepAttention::set_shape(const Shape &shape, WorklistOptions *options) cons
     options->kv_bytes = static_cast<int32_t>(dtype_bytes(expanded ? element_ : kv_type_));
     options->widened_room = shape.room;
     options->window = shape.window;
+    options->chunked = shape.chunked;
     options->sms = options_.sms;
     options_.family->set_costs(options);
     options->share = options_.share;
@@ -405,7 +406,8 @@ Status StepAttention::launch_plain(size_t layer, const AttentionTensors &tensors
         tensors.sinks,
         shape.latent() ? shape.value_dim : 0,
         together_.empty() ? nullptr : input.at<int32_t>(kLastSeen),
-        options_.reproducible};
+        options_.reproducible,
+        shape.chunked};
     return check_cuda(launch_plain_attention(arguments, stream), "attention");
 }
 

@@ -37,6 +37,7 @@ StepExperts::AdapterRoom StepExperts::adapter_room(int64_t rows) const {
         const int64_t parts = experts->each[0].gate ? 2 : 1;
         turns = std::max(turns, rows * experts->router.chosen);
         width = std::max(width, parts * experts->each[0].width);
+        if (experts->router.weighs_input) width = std::max<int64_t>(width, model_.hidden);
     }
     AdapterRoom room;
     room.tiles = turns * static_cast<int64_t>(sizeof(AdapterTile));
@@ -78,6 +79,7 @@ RoutingArguments StepExperts::routing(const Experts &experts, const DeviceExpert
     a.epsilon = router.epsilon;
     a.jitter = router.jitter;
     a.group_best = router.group_best;
+    a.by_logits = router.weighs_input;
     a.experts_of = experts_of_.as<int32_t>();
     a.weights = weights_.as<float>();
     a.counts = counts_.as<int32_t>();
@@ -149,6 +151,38 @@ Status StepExperts::activate(const Experts &experts, const DeviceExperts &weight
                       "experts");
 }
 
+Status StepExperts::weigh(const Experts &experts, const DeviceExperts &weights, int64_t rows,
+                          bool adapts, TurnInput *input, cudaStream_t stream) {
+    WeighArguments a{};
+    a.element = element_;
+    a.tokens = static_cast<int32_t>(rows);
+    a.chosen = experts.router.chosen;
+    a.hidden = model_.hidden;
+    a.turn_of = turn_of_.as<int32_t>();
+    a.weights = weights_.as<float>();
+    const Input x = input->x;
+    if (weights.in_e4m3()) {
+        a.groups = weights.gate_up_packing ? 1 : static_cast<int32_t>(scale_groups(a.hidden));
+        a.bytes = x.data;
+        a.scales = x.scales;
+        a.bytes_out = made_.data();
+        a.scales_out =
+            reinterpret_cast<float *>(made_.data() + rows * a.chosen * int64_t{a.hidden});
+        input->x = Input(a.bytes_out, a.scales_out);
+        if (adapts) { // read before the product is written there
+            a.x = input->whole;
+            a.out = gate_up_.data();
+        }
+    } else {
+        a.x = x.data;
+        a.out = made_.data();
+        input->x = Input(a.out);
+    }
+    input->whole = a.out;
+    input->row_of = nullptr;
+    return check_cuda(launch_weigh(a, stream), "experts");
+}
+
 Status StepExperts::products(const Experts &experts, const DeviceExperts &weights, const Input &x,
                              int64_t rows, const AdaptedExperts *adapted, Profile *profile,
                              cudaStream_t stream) {
@@ -174,12 +208,17 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
             adapted_tile_count_.as<int32_t>()};
         RETURN_IF_CUDA(launch_adapted_turns(turns, sms_, stream));
     }
+    TurnInput input{x, adapted != nullptr ? adapted->whole.data : nullptr, token_of_.as<int32_t>()};
+    if (experts.router.weighs_input) {
+        RETURN_IF_ERROR(weigh(experts, weights, rows, adapts_first, &input, stream));
+        RETURN_IF_ERROR(profile->mark(Part::routing, stream));
+    }
     GroupedArguments a{};
     a.element = weights.in_e4m3() ? DType::e4m3 : element_;
     a.tiles = tiles_.as<ExpertTile>();
     a.tile_count = tile_count_.as<int32_t>();
-    a.x = x.data;
-    a.row_of = token_of_.as<int32_t>();
+    a.x = input.x.data;
+    a.row_of = input.row_of;
     a.w = weights.gate_up;
     a.bias = weights.gate_up_bias;
     a.gated = bool(expert.gate);
@@ -188,7 +227,7 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     a.activation = expert.activation;
     a.squared = !a.gated; // supported.cc has seen that it is this activation
     a.y = activated_.data();
-    a.scales = {weights.gate_up_scaling, x.scales, weights.gate_up_scales,
+    a.scales = {weights.gate_up_scaling, input.x.scales, weights.gate_up_scales,
                 activated_scales_.as<float>(), element_};
     // Before the activation, which is a launch of its own then; so it is if adapters want what is in e4m3 before it is.
     if (adapts_first || (adapts_last && weights.in_e4m3())) {
@@ -196,7 +235,7 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
         a.y = gate_up_.data();
         if (adapts_first) {
             RETURN_IF_ERROR(run_adapted(a, weights.gate_up_packing, *adapted,
-                                        ExpertProduct::gate_up, adapted->whole.data, a.row_of, rows,
+                                        ExpertProduct::gate_up, input.whole, input.row_of, rows,
                                         stream));
         } else {
             RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));

@@ -9,6 +9,7 @@
 #include "experts/combine.h"
 #include "experts/grouped.h"
 #include "experts/routing.h"
+#include "experts/weigh.h"
 #include "step/adapters.h"
 #include "step/weights.h"
 
@@ -58,6 +59,15 @@ class StepExperts {
                              int64_t rows) const;
     cudaError_t launch(const GroupedArguments &product, const std::optional<Packing> &packing,
                        cudaStream_t stream) const;
+    // What the first product and what adapters add to it read.
+    struct TurnInput {
+        Input x;
+        const void *whole;     // adapters', of the compute type; null: there are none
+        const int32_t *row_of; // [turns] of both; null: the turn's number
+    };
+    // Where the router weighs inputs: a row for each turn. adapts: whether adapters change the first product.
+    Status weigh(const Experts &experts, const DeviceExperts &weights, int64_t rows, bool adapts,
+                 TurnInput *input, cudaStream_t stream);
     Status products(const Experts &experts, const DeviceExperts &weights, const Input &x,
                     int64_t rows, const AdaptedExperts *adapted, Profile *profile,
                     cudaStream_t stream);
@@ -82,7 +92,7 @@ class StepExperts {
     DeviceMemory tile_count_;       // [1] int32
     DeviceMemory activated_;        // [rows * chosen, width]
     DeviceMemory activated_scales_; // [rows * chosen, scale_groups(width)], where it is in e4m3
-    DeviceMemory made_;             // [rows * chosen, hidden]
+    DeviceMemory made_; // [rows * chosen, hidden]; before the last product what weigh() has made
     // Of steps whose adapters change experts.
     DeviceMemory adapted_tiles_;      // [rows * chosen] AdapterTile
     DeviceMemory adapted_tile_count_; // [1] int32

@@ -83,7 +83,8 @@ Status Mixers::keys_and_values(size_t index, const Attention &a, cudaStream_t st
                                   scales.v,
                                   shares ? parts_.activations.delta.as<float2>() : nullptr,
                                   rank.ranks(),
-                                  a.norm_turned};
+                                  a.norm_turned,
+                                  a.long_shift};
     RETURN_IF_CUDA(launch_rope(arguments, stream));
     return parts_.profile.mark(Part::rope, stream);
 }

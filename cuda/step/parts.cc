@@ -42,7 +42,7 @@ StepForm step_form(const Model &model, const ForwardOptions &options) {
     StepForm form;
     form.element = options.element;
     form.residual = options.residual;
-    if (options.attention.reproducible) form.partials = most_partials(model.max_positions);
+    if (options.attention.reproducible) form.partials = reproducible_partials(model);
     form.plain_latents = is_sm90(options.attention.family);
     form.state_chunks = goes_in_chunks(model, options.element, options.reproducible);
     return form;

@@ -27,7 +27,9 @@ const char *missing(const Experts &experts) {
             return "experts of different widths or activations";
         }
     }
-    if (experts.router.weighs_input) return "a router that weighs the experts' inputs";
+    if (experts.router.weighs_input && experts.router.expert_scale) {
+        return "a router that weighs the experts' inputs and scales experts";
+    }
     if (experts.router.groups > kMostGroups) return "a router of more than 64 groups";
     if (static_cast<int64_t>(experts.each.size()) > kMostExperts) return "more than 1024 experts";
     return nullptr;
@@ -127,8 +129,9 @@ const char *missing(const Model &model, const Attention &a) {
     if (a.norm_whole && model.ranks > 1 && (a.q.bias || a.k.bias)) {
         return "norms of all queries or all keys together with biases, divided among devices";
     }
-    if (a.chunked && a.window < model.max_positions) return "attention in chunks";
-    if (a.long_scale != 0 && a.long_shift != 0) return "queries scaled from a shifted position";
+    if (a.chunked && model.pictures_see_themselves) {
+        return "attention in chunks with pictures whose tokens see each other";
+    }
     if (a.norm_whole && a.v_norm) return "norms of values beside one of all queries together";
     return nullptr;
 }

@@ -358,7 +358,9 @@ Result<std::unique_ptr<Model>> load_model(const std::string &model_dir) {
     RETURN_IF_ERROR(checkpoint.rename(*model));
     Taker taker(&checkpoint, model.get());
     drop_missing_head(taker, base_names, model.get());
-    find_stacked_experts([&](const std::string &name) { return taker.has(name); }, model.get());
+    const auto has = [&](const std::string &name) { return taker.has(name); };
+    find_stacked_experts(has, model.get());
+    find_separate_experts(has, model.get());
     RETURN_IF_ERROR(take_head(&taker, model.get()));
     Status taken;
     for_each_tensor(model.get(), [&](Tensor *tensor) {

@@ -15,6 +15,7 @@ extern "C" {
 }
 
 #include "backend/sim/sim_backend.h"
+#include "backend/sim/step_cost.h"
 #include "schedule/scheduler.h"
 #include "whole_plan.h"
 
@@ -530,6 +531,36 @@ void attention_in_a_window_reads_the_window(void **) {
     assert_true(std::abs((*made)->last_run_seconds() - slots * 8192 / 32768) < 1e-6);
 }
 
+// A token of a long prompt sees half of its chunk on average, and all of a window of that size.
+void attention_in_chunks_costs_half_of_that_in_windows(void **) {
+    Model model = gemma_shape(8192);
+    model.hidden = 64;
+    TokenBatch batch;
+    batch.tokens.resize(1 << 18);
+    batch.nodes.push_back({-1, 0, 1 << 18, 0, 1 << 18, true});
+    const auto seconds = [&] {
+        return StepCost(named_device_costs("h200").value(), model).seconds(batch).attention;
+    };
+    for (Layer &layer : model.layers) {
+        Attention &attention = *layer.attention();
+        attention.window = 8192;
+        attention.heads = 16;
+    }
+    const double windows = seconds();
+    for (Layer &layer : model.layers) layer.attention()->chunked = true;
+    const double share = seconds() / windows;
+    assert_true(share > 0.45 && share < 0.6);
+    // One that decodes behind a prefix sees its chunk so far.
+    batch = {};
+    batch.tokens = {1};
+    batch.nodes.push_back({-1, 0, 9000, 0, 0, true});
+    batch.nodes.push_back({0, 9000, 11, 0, 1, false});
+    const double chunk = seconds();
+    for (Layer &layer : model.layers) layer.attention()->window = 819; // as many
+    for (Layer &layer : model.layers) layer.attention()->chunked = false;
+    assert_true(std::abs(seconds() - chunk) < 1e-3 * chunk);
+}
+
 // A model that reads pictures takes them, and their tokens take time; any other refuses them.
 void pictures_take_slots_and_time(void **) {
     const auto model = describe_model("golden/qwen3_vl_pictures");
@@ -580,6 +611,7 @@ int main() {
         cmocka_unit_test(as_many_rows_run_at_once_as_their_states_fit),
         cmocka_unit_test(state_slots_are_checked_and_as_many_as_asked_for),
         cmocka_unit_test(attention_in_a_window_reads_the_window),
+        cmocka_unit_test(attention_in_chunks_costs_half_of_that_in_windows),
         cmocka_unit_test(pictures_take_slots_and_time),
     };
     return cmocka_run_group_tests_name("sim", tests, nullptr, nullptr);

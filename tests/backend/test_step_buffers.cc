@@ -336,7 +336,7 @@ void reproducible_steps_have_larger_buffers_in_predictions_too(void **) {
     options.reproducible = true;
     const SimOptions chosen = read_sim_options(&model, options, costs).value();
     StepForm form;
-    form.partials = most_partials(model.max_positions);
+    form.partials = reproducible_partials(model);
     assert_int_equal(chosen.step_tokens, default_step_tokens(model, form, costs.memory_bytes));
     assert_true(chosen.step_tokens < plain_tokens);
     assert_true(chosen.common_prefix_cost == 0);

@@ -279,7 +279,6 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
                                    "a short convolution ",
                                    "a state-space layer's norm ",
                                    "a state-space layer's norm ",
-                                   "attention in chunks",
                                    "a delta net whose keys' channels decay",
                                    "a delta net whose keys' channels decay"};
     const std::vector<LayerKind> kinds = cpu_layer_kinds();

@@ -489,6 +489,7 @@ struct RopeCase {
     float scale;
     float long_scale = 0;
     bool v_norm = false; // RMSNorm without weights
+    int32_t long_shift = 0;
 };
 
 // The expected QKV row of a token: biases, norms, rotation. Leaves out the padding of each head.
@@ -543,7 +544,7 @@ std::vector<double> turned(const RopeCase &c, const float *row, const float *bia
             b = b * cosine + a * sine;
             a = first;
         }
-        const double periods = std::floor(position / 8192.0);
+        const double periods = std::floor((position + c.long_shift) / 8192.0);
         for (int32_t i = 0; i < c.head_dim && head < c.heads; ++i) {
             x[i] *= 1 + double(c.long_scale) * std::log(1 + periods);
         }
@@ -639,6 +640,7 @@ void check_rope(Random &random, DType type, const RopeCase &c, bool e4m3) {
                             c.long_scale,
                             8192};
     if (c.v_norm) arguments.v_norm = {NormKind::rms, nullptr, nullptr, 1e-6f};
+    arguments.long_shift = c.long_shift;
     arguments.kv_e4m3 = e4m3;
     if (scaled) {
         arguments.k_scale = kv_scales.as<float>();
@@ -733,6 +735,8 @@ void rope_and_pages_are_the_references(void **) {
                  {9, 3, 512, 512, 128, false, rms, false, 1},
                  {3, 1, 320, 512, 80, true, none, false, 1},
                  {8, 2, 128, 128, 128, false, none, false, 1, 0.1f},
+                 {5, 1, 128, 128, 0, false, none, false, 1, 0.1f, false, 1},
+                 {4, 2, 24, 64, 0, false, none, false, 1, 0.5f, false, 5000},
              }) {
             for (int round = 0; round < 2; ++round) check_rope(random, type, c, false);
             if (type != DType::f32) check_rope(random, type, c, true);

@@ -107,8 +107,6 @@ EngineHandle create(const Golden &golden, batchllm_engine_options options) {
     return EngineHandle(engine);
 }
 
-bool has_windowed_layers(const Golden &golden) { return config_has(golden, "sliding_window"); }
-
 EngineHandle make_engine(const Golden &golden, const Way &way) {
     batchllm_engine_options options = options_of(way);
     EngineHandle engine = create(golden, options);

@@ -9,6 +9,7 @@
 
 #include "experts/combine.h"
 #include "experts/routing.h"
+#include "experts/weigh.h"
 
 #include "cuda_experts.h"
 
@@ -308,6 +309,84 @@ void ties_choose_the_first(void **) {
     for (size_t i = 0; i < wanted.size(); ++i) {
         if (got.experts_of[i] != wanted[i]) {
             fail_msg("choice %d is %d and not %d", int(i), got.experts_of[i], wanted[i]);
+        }
+    }
+}
+
+// Also where their sigmoids are all 1.
+void experts_are_chosen_by_logits_where_inputs_are_weighed(void **) {
+    Router router;
+    router.kind = RouterKind::sigmoid;
+    router.chosen = 2;
+    const int32_t experts = 40;
+    std::vector<float> logits(2 * experts);
+    for (int32_t e = 0; e < experts; ++e) {
+        logits[size_t(e)] = e == 17 ? 40.0F : e == 5 ? 39.0F : 30.0F;
+        logits[size_t(experts + e)] = e == 9 ? -1.0F : e == 38 ? 0.0F : -2.0F;
+    }
+    RoutingArguments a = shape_of(router, 2, experts, experts);
+    a.by_logits = true;
+    const Routed got = route(a, logits, {}, {});
+    assert_true(got.experts_of == std::vector<int32_t>({5, 17, 9, 38}));
+    assert_true(got.weights[0] == 1 && got.weights[1] == 1);
+    assert_float_equal(got.weights[2], 1 / (1 + std::exp(1.0)), 1e-6);
+    assert_float_equal(got.weights[3], 0.5, 1e-6);
+}
+
+// A row of each turn is its token's times its weight; bytes are copied, and their scales weighed. Weights are 1 then.
+void inputs_are_weighed(void **) {
+    Random random(kSeed + 33);
+    const int32_t tokens = 37, chosen = 3, turns = tokens * chosen, groups = 2;
+    for (const int32_t hidden : {8, 256, 5120, 40}) {
+        std::vector<int32_t> turn_of(static_cast<size_t>(turns));
+        std::iota(turn_of.begin(), turn_of.end(), 0);
+        std::shuffle(turn_of.begin(), turn_of.end(), random);
+        const DeviceMemory order = upload(turn_of);
+        const auto weights = normal(random, turns, DType::f32);
+        std::vector<uint8_t> bytes(static_cast<size_t>(tokens) * static_cast<size_t>(hidden));
+        for (uint8_t &byte : bytes) byte = static_cast<uint8_t>(draw(random, 0, 255));
+        const auto scales = normal(random, tokens * groups, DType::f32);
+        const DeviceMemory b = upload(bytes),
+                           b_out = upload(std::vector<uint8_t>(chosen * bytes.size()));
+        const Array s(scales, DType::f32), s_out(int64_t{turns} * groups, DType::f32);
+        for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+            const std::vector<float> x = normal(random, int64_t{tokens} * hidden, type);
+            const Array from(x, type), to(int64_t{turns} * hidden, type), w(weights, DType::f32);
+            WeighArguments a{};
+            a.element = type;
+            a.x = from.data();
+            a.out = to.data();
+            const bool narrow = hidden % 16 == 0;
+            if (narrow) {
+                a.bytes = b.data();
+                a.scales = s.floats();
+                a.bytes_out = b_out.data();
+                a.scales_out = s_out.floats();
+            }
+            a.tokens = tokens;
+            a.chosen = chosen;
+            a.hidden = hidden;
+            a.groups = groups;
+            a.turn_of = order.as<int32_t>();
+            a.weights = w.floats();
+            check(launch_weigh(a, nullptr));
+            std::vector<double> wanted(static_cast<size_t>(turns) * static_cast<size_t>(hidden));
+            const auto got_bytes = download<uint8_t>(b_out, chosen * bytes.size());
+            const std::vector<float> got_scales = s_out.read();
+            for (int32_t p = 0; p < turns; ++p) {
+                const size_t token = size_t(p / chosen), turn = size_t(turn_of[size_t(p)]);
+                const size_t h = size_t(hidden);
+                for (size_t i = 0; i < h; ++i) {
+                    wanted[turn * h + i] = double(weights[size_t(p)]) * double(x[token * h + i]);
+                    if (narrow) assert_int_equal(got_bytes[turn * h + i], bytes[token * h + i]);
+                }
+                for (size_t g = 0; narrow && g < groups; ++g) {
+                    assert_true(got_scales[turn * groups + g] ==
+                                weights[size_t(p)] * scales[token * groups + g]);
+                }
+            }
+            assert_near(to.read(), wanted, size_t(hidden), tolerance(type), "weighed inputs");
+            for (const float weight : w.read()) assert_true(weight == 1);
         }
     }
 }
@@ -733,6 +812,8 @@ int main() {
         cmocka_unit_test(biases_corrections_and_groups_are_the_references),
         cmocka_unit_test(experts_scales_are_the_references),
         cmocka_unit_test(ties_choose_the_first),
+        cmocka_unit_test(experts_are_chosen_by_logits_where_inputs_are_weighed),
+        cmocka_unit_test(inputs_are_weighed),
         cmocka_unit_test(all_tokens_may_choose_one_expert),
         cmocka_unit_test(grouped_products_are_the_references),
         cmocka_unit_test(grouped_products_of_many_experts_are_the_references),

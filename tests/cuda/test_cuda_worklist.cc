@@ -94,6 +94,8 @@ WorklistOptions random_options(std::mt19937_64 &random) {
     options.kv_heads = shape[1];
     options.head_dim = 64 << pick(random, 0, 2);
     options.window = pick(random, 0, 2) == 0 ? pick(random, 1, 1000) : 0;
+    options.chunked = options.window > 0 && pick(random, 0, 1) == 0;
+    if (options.chunked && pick(random, 0, 2) == 0) options.window = 64 * pick(random, 1, 20);
     options.share = pick(random, 0, 3) > 0;
     options.always_share = pick(random, 0, 2) == 0;
     if (pick(random, 0, 3) == 0) options.matrix_rows = kNarrowRows;
@@ -144,8 +146,16 @@ void check_merges(const Step &step, const Worklist &list) {
     }
 }
 
+// The first position that a token at `position` sees.
+int32_t first_seen(const WorklistOptions &options, int32_t position) {
+    const int32_t window = options.window;
+    if (window <= 0) return 0;
+    return options.chunked ? position / window * window : position - window + 1;
+}
+
 // Every key that a token sees is in one of its items, once, on its page; its slots are its own.
-// Items read widened pages where they should, and each of these pages is read.
+// Items read widened pages where they should, and each of these pages is read. Kernels show a row the keys of its item
+// from its position - window + 1 to its position: in chunks none before the token's chunk.
 void check_list(const Step &step, const WorklistOptions &options, const Worklist &list) {
     const int32_t ratio = options.heads / options.kv_heads;
     assert_int_equal(list.items.size(), list.matrix_items + list.stream_items);
@@ -179,7 +189,11 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
             // Those that see later ones are told to see so much more, or again.
             const int32_t own = step.positions[row.token];
             const bool later = row.position != own;
-            if (later && options.window > 0) {
+            if (options.chunked) {
+                const int32_t chunk = own / options.window;
+                assert_int_equal(chunk, item.max_position / options.window);
+                assert_true(!later || row.position == (chunk + 1) * options.window - 1);
+            } else if (later && options.window > 0) {
                 assert_int_equal((row.position - own) % options.window, 0);
             }
             if (options.window <= 0) assert_int_equal(row.position, step.last_seen(row.token));
@@ -198,10 +212,12 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
                 for (int32_t k = 0; k < stretch.keys; ++k) {
                     const int32_t position = stretch.start + k;
                     if (position > row.position) break;
-                    if (later && options.window > 0 && position <= row.position - options.window) {
+                    if ((later || options.chunked) && options.window > 0 &&
+                        position <= row.position - options.window) {
                         continue;
                     }
                     assert_true(position <= step.last_seen(row.token));
+                    if (options.chunked) assert_true(position >= first_seen(options, own));
                     assert_int_equal(pages[row.token][position], -1);
                     const int32_t page = stretch.page_begin + k / kPageKeys;
                     if (from_scratch) {
@@ -220,7 +236,7 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
         for (const KeyStretch &stretch : item.stretch) {
             if (options.window <= 0 || stretch.keys == 0) continue;
             const int32_t page_end = stretch.start + std::min(kPageKeys, stretch.keys);
-            assert_true(page_end > first - options.window + 1);
+            assert_true(page_end > first_seen(options, first));
         }
     }
     // With windows, pages between those of several items are also widened.
@@ -232,8 +248,7 @@ void check_list(const Step &step, const WorklistOptions &options, const Worklist
             for (int32_t k = 0; k < node.keys && node.start + k <= step.last_seen(t); ++k) {
                 const int32_t position = node.start + k;
                 const int32_t page = pages[t][position];
-                const bool seen =
-                    options.window <= 0 || position > step.positions[t] - options.window;
+                const bool seen = position >= first_seen(options, step.positions[t]);
                 if (seen || page >= 0) assert_int_equal(page, node.page_begin + k / kPageKeys);
                 if (page >= 0) assert_true(k / kPageKeys >= node.first_page);
             }
@@ -263,6 +278,7 @@ void tiles_cover_every_row(void **) {
         options.heads = heads[pick(random, 0, 3)];
         options.kv_heads = 1;
         options.window = 0;
+        options.chunked = false;
         options.tile_rows = 64;
         options.matrix_tokens = 16;
         options.stream_tokens = std::max(1, 64 / options.heads);
@@ -295,6 +311,7 @@ void tokens_that_see_each_other_read_later_keys_once(void **) {
         Step step = random_step(random);
         const bool e4m3 = round % 3 == 0, by_position = round % 3 == 1;
         WorklistOptions options = e4m3 ? e4m3_options(random) : random_options(random);
+        options.chunked = false;
         if (options.heads == 96) options.item_rows = kMatrixRows;
         if (options.window > 0) options.window = std::max(100, options.window);
         add_pictures(random, &step);
@@ -311,6 +328,65 @@ void tokens_that_see_each_other_read_later_keys_once(void **) {
         for (const AttentionRow &row : list.rows) later += row.position > step.positions[row.token];
     }
     assert_true(later > 0);
+}
+
+// Chunks that begin with a page need no items of their own: a prompt has as many as with windows, and none is split.
+// Where they begin within one, tokens that come after it have two, and those in it one.
+void pages_within_which_a_chunk_begins_have_items_of_their_own(void **) {
+    WorklistOptions options;
+    options.heads = 40;
+    options.kv_heads = 8;
+    options.head_dim = 128;
+    options.window = 1024;
+    options.chunked = true;
+    options.matrix_split = options.stream_split = 1e-9;
+    Step whole, behind;
+    whole.add(-1, 3000, 3000);
+    Worklist list;
+    whole.build(options, &list);
+    check_list(whole, options, list);
+    assert_int_equal(list.slots, 0);
+    for (const AttentionRow &row : list.rows) {
+        assert_int_equal(row.position, whole.positions[row.token]);
+    }
+    const int32_t prefix = behind.add(-1, 100, 0); // 1024: the 29th key of a page of the prompt
+    behind.add(prefix, 3000, 3000);
+    behind.build(options, &list);
+    check_list(behind, options, list);
+    for (int32_t t = 0; t < behind.tokens(); ++t) {
+        const int32_t position = behind.positions[t], chunk = position / 1024 * 1024;
+        const int32_t page_end = ((chunk - 100) / kPageKeys + 1) * kPageKeys + 100;
+        assert_int_equal(list.partials[t].count, chunk > 0 && position >= page_end ? 2 : 0);
+    }
+}
+
+// Decoding tokens share what they see of a prefix: those of its last chunk read that, those of later ones nothing.
+void tokens_of_one_chunk_share_its_part_of_a_prefix(void **) {
+    WorklistOptions options;
+    options.heads = 32;
+    options.kv_heads = 8;
+    options.head_dim = 128;
+    options.window = 2048;
+    options.chunked = true;
+    options.always_share = true;
+    Step step;
+    const int32_t prefix = step.add(-1, 3000, 0);
+    for (int32_t i = 0; i < 20; ++i) step.add(prefix, i < 10 ? 500 : 1500, 1);
+    Worklist list;
+    step.build(options, &list);
+    check_list(step, options, list);
+    int32_t together = 0;
+    for (const AttentionItem &item : list.items) {
+        if (item.row_count == 1) continue;
+        assert_int_equal(item.row_count, 10);
+        assert_true(item.stretch[0].start >= 2048 && item.stretch[0].start < 3000);
+        assert_int_equal(item.stretch[1].keys, 0);
+        for (int32_t r = item.row_begin; r < item.row_begin + item.row_count; ++r) {
+            assert_true(list.rows[r].token < 10);
+        }
+        ++together;
+    }
+    assert_true(together > 0);
 }
 
 void tokens_are_merged_in_the_order_of_their_last_items(void **) {
@@ -429,7 +505,8 @@ void by_position_a_token_has_partials_of_its_own(void **) {
             const Step one = alone(step, token);
             build_worklist_by_position(one.nodes, 1, options, &single);
             assert_true(segments_of(one, options, single)[0] == among[token]);
-            assert_true(single.slots <= batchllm::most_partials(one.positions[0] + 1));
+            assert_true(single.slots <=
+                        batchllm::most_partials(one.positions[0] + 1) + (options.chunked ? 1 : 0));
         }
     }
 }
@@ -509,6 +586,8 @@ int main() {
         cmocka_unit_test(every_key_is_read_once),
         cmocka_unit_test(tiles_cover_every_row),
         cmocka_unit_test(tokens_that_see_each_other_read_later_keys_once),
+        cmocka_unit_test(pages_within_which_a_chunk_begins_have_items_of_their_own),
+        cmocka_unit_test(tokens_of_one_chunk_share_its_part_of_a_prefix),
         cmocka_unit_test(tokens_are_merged_in_the_order_of_their_last_items),
         cmocka_unit_test(with_widened_pages_every_key_is_read_once),
         cmocka_unit_test(pages_of_prefill_are_widened),

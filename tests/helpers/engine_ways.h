@@ -114,7 +114,7 @@ inline std::vector<Said> run_rows(const Golden &golden, const Way &way, int64_t 
     EngineHandle engine = create(golden, way, int64_t{64} << 20);
     if (way.pages > 0) {
         // A page holds one KV group: models with windowed layers have several.
-        const int64_t groups = config_has(golden, "sliding_window") ? 4 : 1;
+        const int64_t groups = has_windowed_layers(golden) ? 4 : 1;
         const int64_t bytes = groups * way.pages * stats_of(engine).kv_page_bytes;
         engine.reset();
         engine = create(golden, way, bytes);

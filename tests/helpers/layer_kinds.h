@@ -483,14 +483,15 @@ inline Model side_by_side(bool normed) {
 }
 
 // Attention in chunks, queries that grow with a shifted position, weighed inputs of experts (Llama 4).
-inline Model chunks() {
-    Model model = changed(plain(4, 2, 64), [](Layer *layer) {
+inline Model chunks(int32_t size, int32_t chosen = 0) {
+    Model model = changed(plain(4, 2, 64), [=](Layer *layer) {
         Router &router = share_experts(layer).experts.router;
         router.kind = RouterKind::sigmoid;
         router.weighs_input = true;
+        if (chosen > 0) router.chosen = chosen;
     });
     Attention &all = *model.layers[1].attention(), &chunked = *model.layers[0].attention();
-    chunked.window = 20;
+    chunked.window = size;
     chunked.chunked = true;
     all.rope = -1;
     all.long_scale = 0.5F;
@@ -589,7 +590,6 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
         {"Mamba-2 without a norm beside attention (Falcon-H1)", [] { return side_by_side(false); }},
         {"Mamba-2 with a norm before its gate beside attention", [] { return side_by_side(true); }},
-        {"attention in chunks, weighed inputs of experts (Llama 4)", chunks},
         {"a delta net that decays by channel (Kimi Linear)",
          [] { return channel_delta(2, 4, 20, 24, 12); }},
         {"a delta net that decays by channel, heads of 128",
@@ -741,6 +741,9 @@ inline std::vector<LayerKind> layer_kinds() {
         {"layers of two shapes", two_shapes},
         {"shared keys and values, layer inputs (Gemma 4)", [] { return gemma4(true); }},
         {"shared keys and values, scaled layers (Gemma 4)", [] { return gemma4(false); }},
+        {"attention in chunks, weighed inputs of experts (Llama 4)", [] { return chunks(20); }},
+        {"attention in chunks of more than a page, weighed inputs of one expert",
+         [] { return chunks(72, 1); }},
         {"experts alone, a norm after", experts_alone},
         {"experts of a sparse mixer (Phi-3.5-MoE)",
          [] {

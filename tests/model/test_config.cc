@@ -767,6 +767,29 @@ void layers_of_llama_4_are_in_chunks_where_they_have_a_rope(void **) {
     assert_true(experts.router.weighs_input && experts.router.kind == RouterKind::sigmoid);
     assert_true(model.layers[0].feed_forward()->width == 72);
     assert_int_equal(model.kv_groups.size(), 3); // of one plane: two in chunks, one not
+    // As quantised files have experts.
+    for (const char *part : {"weight", "weight_packed"}) {
+        Model apart = must_load(llama4(""));
+        find_separate_experts(
+            [&](const std::string &name) {
+                return name.ends_with(std::string(".experts.0.up_proj.") + part);
+            },
+            &apart);
+        const std::string prefix = "model.layers.2.feed_forward.experts.3.";
+        const FeedForward &last = apart.layers[2].experts()->each[3];
+        const FeedForward &stacked = must_load(llama4("")).layers[2].experts()->each[3];
+        for (const auto &[tensor, was, name] :
+             {std::tuple(last.gate.values, stacked.gate.values, "gate_proj"),
+              std::tuple(last.up.values, stacked.up.values, "up_proj"),
+              std::tuple(last.down.values, stacked.down.values, "down_proj")}) {
+            assert_true(tensor.name == prefix + name + ".weight");
+            assert_true(tensor.rows == was.rows && tensor.columns == was.columns);
+            assert_true(tensor.as_stored() && tensor.stored_stack + tensor.first_row == 0);
+        }
+        Model both = must_load(llama4(""));
+        find_separate_experts([](const std::string &) { return true; }, &both);
+        assert_true(both.layers[2].experts()->each[3].up.values.stored_stack == 4);
+    }
     // As published: an empty list; without chunks.
     const Model plain = must_load(llama4(R"(, "no_rope_layers": [], "moe_layers": [2],
         "attn_temperature_tuning": false, "no_rope_layer_interval": 2)"));

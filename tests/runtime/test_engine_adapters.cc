@@ -261,7 +261,7 @@ void rows_are_preempted(void **) {
         if (has_states(base.golden)) continue;
         const EngineHandle engine = make_engine(base.golden.directory, device_options());
         batchllm_engine_options options = device_options();
-        const int64_t groups = config_has(base.golden, "sliding_window") ? 4 : 1;
+        const int64_t groups = has_windowed_layers(base.golden) ? 4 : 1;
         options.kv_memory_bytes = groups * 22 * stats_of(engine).kv_page_bytes;
         options.enlarge = BATCHLLM_ENLARGE_NONE;
         preemptions += compare_base(base, options, true).preemptions;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backend/gpu/key_segments.h"
 #include "base/visit.h"
 
 namespace batchllm {
@@ -244,21 +245,30 @@ AttentionShapes attention_shapes(const Model &model) {
             continue;
         }
         const AttentionShape shape{a->window,
+                                   a->chunked,
                                    a->heads,
                                    a->kv_heads,
                                    padded_key_dim(*a),
                                    padded_value_dim(*a),
                                    static_cast<size_t>(a->kv_group)};
         const auto same = [&](const AttentionShape &s) {
-            return s.window == shape.window && s.heads == shape.heads &&
-                   s.kv_heads == shape.kv_heads && s.head_dim == shape.head_dim &&
-                   s.value_dim == shape.value_dim;
+            return s.window == shape.window && s.chunked == shape.chunked &&
+                   s.heads == shape.heads && s.kv_heads == shape.kv_heads &&
+                   s.head_dim == shape.head_dim && s.value_dim == shape.value_dim;
         };
         const auto found = std::find_if(shapes.all.begin(), shapes.all.end(), same);
         shapes.of_layer.push_back(static_cast<size_t>(found - shapes.all.begin()));
         if (found == shapes.all.end()) shapes.all.push_back(shape);
     }
     return shapes;
+}
+
+int64_t reproducible_partials(const Model &model) {
+    const std::vector<AttentionShape> shapes = attention_shapes(model).all;
+    // The page that a chunk begins within has a partial of its own.
+    const bool chunks = std::any_of(shapes.begin(), shapes.end(),
+                                    [](const AttentionShape &shape) { return shape.chunked; });
+    return most_partials(model.max_positions) + (chunks ? 1 : 0);
 }
 
 int64_t widened_pages(const AttentionShape &shape) {

@@ -47,7 +47,8 @@ int64_t vocabulary_stride(const Model &model);
 
 // Layers whose attention has the same shape share a worklist.
 struct AttentionShape {
-    int32_t window = 0; // positions; 0: all
+    int32_t window = 0;   // positions; 0: all
+    bool chunked = false; // as Attention's
     int32_t heads = 0, kv_heads = 0;
     int32_t head_dim = 0;  // padded
     int32_t value_dim = 0; // padded; less than head_dim: latents
@@ -61,6 +62,8 @@ struct AttentionShapes {
     std::vector<size_t> of_layer; // [layers] index of its shape; SIZE_MAX: the layer has none
 };
 AttentionShapes attention_shapes(const Model &model);
+// StepForm::partials of reproducible steps (key_segments.h).
+int64_t reproducible_partials(const Model &model);
 
 // How many widened pages a layer of such a shape needs room for, if keys and values are in e4m3.
 int64_t widened_pages(const AttentionShape &shape);
@@ -73,7 +76,7 @@ struct StepForm {
     // How many attention partials each token has room for. A token of a worklist that neither
     // splits nor shares needs one for every two nodes of its context if there are more than two;
     // the maximum is four nodes (a common head, its group's prefix, its prompt if it has several
-    // samples, and its own tokens), so 2. A worklist that needs more than there is room for is
+    // samples, and its own tokens), so 2, and in chunks one more. A worklist that needs more than there is room for is
     // rebuilt in that way, separately for each shape of attention. The layers use the room one
     // after another. Of latents, whose results are long, there is room for half as many (step_buffers.cc),
     // which must still be enough for such a worklist: see the assertion below.

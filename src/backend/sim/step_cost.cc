@@ -72,6 +72,19 @@ double rounded_up(double value, double to) {
     return to * static_cast<double>(static_cast<int64_t>((value + to - 1) / to));
 }
 
+// How many keys tokens at positions [first, end) see at most, on average: of a window all, of a chunk of the same size those
+// up to the token's own.
+double most_seen(int32_t window, bool chunked, double first, double end) {
+    if (window <= 0) return 1e18;
+    if (!chunked) return window;
+    const double size = window;
+    const auto before = [&](double position) { // of all tokens before this one
+        const double whole = std::floor(position / size), rest = position - whole * size;
+        return (whole * size * (size + 1) + rest * (rest + 1)) / 2;
+    };
+    return (before(end) - before(first)) / (end - first);
+}
+
 } // namespace
 
 StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
@@ -157,9 +170,9 @@ void StepCost::add_experts(const Experts &experts, const PackedLayer &packed, do
 
 void StepCost::add_attention(const AttentionLayers &one) {
     const auto same = [&](const AttentionLayers &known) {
-        return known.window == one.window && known.heads == one.heads &&
-               known.kv_heads == one.kv_heads && known.key_dim == one.key_dim &&
-               known.value_dim == one.value_dim;
+        return known.window == one.window && known.chunked == one.chunked &&
+               known.heads == one.heads && known.kv_heads == one.kv_heads &&
+               known.key_dim == one.key_dim && known.value_dim == one.value_dim;
     };
     auto at = std::find_if(attention_.begin(), attention_.end(), same);
     if (at == attention_.end()) at = attention_.insert(at, one);
@@ -185,7 +198,7 @@ void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double h
                         {a.window, a.heads, a.kv_heads, on_gpu ? padded_key_dim(a) : a.head_dim,
                          on_gpu ? padded_value_dim(a) : a.value_dim(), kept,
                          on_gpu && expands_latents(a) ? 4.0 * a.heads * latent_head_dim : 0,
-                         2 * elements(a.latent.up)});
+                         2 * elements(a.latent.up), a.chunked});
                     elementwise_bytes_ += rope_bytes * double(a.q_size() + a.kept_size());
                 },
                 // No description of a device says what these take (sim_options.cc).
@@ -296,7 +309,6 @@ double StepCost::adapter_seconds(const TokenBatch &batch,
 
 // The time for one of the layers.
 double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const {
-    const double window = layers.window > 0 ? layers.window : 1e18;
     const auto key_elements = static_cast<double>(layers.kept);
     const double pair_flops = 2.0 * layers.heads * (layers.key_dim + layers.value_dim);
     const double ratio = static_cast<double>(layers.heads) / layers.kv_heads;
@@ -313,12 +325,17 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
         const double end = static_cast<double>(node.start) + node.length;
         const double middle =
             end - (count - 1) / 2; // keys that a query sees on average, ignoring windows
+        const double most = most_seen(layers.window, layers.chunked, end - count, end);
+        const double oldest = layers.window <= 0 ? -1e18
+                              : layers.chunked
+                                  ? std::floor((end - count) / layers.window) * layers.window
+                                  : end - count + 1 - layers.window;
         int32_t parts = 0;
         for (auto up = static_cast<int32_t>(n); up >= 0;
              up = batch.nodes[static_cast<size_t>(up)].parent) {
             const auto u = static_cast<size_t>(up);
             const ContextNode &part = batch.nodes[u];
-            const double begin = std::max<double>(part.start, middle - window);
+            const double begin = std::max<double>(part.start, middle - most);
             const double last = up == static_cast<int32_t>(n)
                                     ? middle
                                     : static_cast<double>(part.start) + part.length;
@@ -329,7 +346,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
                 of_prompts[u] += count * (last - begin);
                 expanded[u] = true;
             }
-            const double first = std::max<double>(part.start, end - count + 1 - window);
+            const double first = std::max<double>(part.start, oldest);
             const double whole = static_cast<double>(part.start) + part.length;
             seen[u] = std::max(seen[u], whole - first);
             ++parts;

@@ -107,6 +107,7 @@ class StepCost {
         // Where prompts may attend to latents in the plain form: flops of a query and a key, and of expanding a key. 0: they
         // may not.
         double plain_pair = 0, expansion = 0;
+        bool chunked = false; // as Attention's
         double count = 0;
     };
     void add_tower(const Tower &tower);
