@@ -204,7 +204,8 @@ Status StepStates::launch_state_space(const Mamba2 &mamba, const DeviceLayer &we
                           own.skip,
                           mamba.least_step,
                           mamba.most_step,
-                          mamba.norm_parts,
+                          mamba.norm ? mamba.norm_parts : 1,
+                          mamba.norm && mamba.norm_first,
                           0};
     for (size_t l = 0; l < form_.size(); ++l) {
         s.delta.level = input.at<StateLevel>(kStateLevels) + l;
@@ -222,6 +223,7 @@ Status StepStates::launch_state_space(const Mamba2 &mamba, const DeviceLayer &we
         if (form_[l] & kStepped) RETURN_IF_CUDA(launch_state_space_steps(s, stream));
         if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(s.delta, stream));
     }
+    if (!mamba.norm) return {};
     SharedNorm shared;
     if (mamba.norm_ranks > 1) {
         ASSIGN_OR_RETURN(shared, share_squares(mamba, at));
