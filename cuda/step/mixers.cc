@@ -347,9 +347,8 @@ Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
     }
     const bool ends = !described.feeds(); // the layer
     const ResidualStream::First after = residual_.after(index);
-    const DeviceNorm *next = ends                 ? &after.norm
-                             : described.parallel ? nullptr
-                                                  : &w.before_feed_forward;
+    const DeviceNorm *next = ends ? &after.norm : &w.before_feed_forward;
+    if (described.parallel || residual_.keeps_input(index)) next = nullptr;
     const ResidualStream::Ending ending{w.o,
                                         x,
                                         w.o_bias,

@@ -51,12 +51,11 @@ const char *missing(const Mamba2 &space) {
     if (space.values_size() % kVector != 0) {
         return "a state-space layer with values of no multiple of 8";
     }
-    if (space.norm.kind != NormKind::rms || space.norm.bias || !space.norm.weight) {
+    if (space.norm && (space.norm.kind != NormKind::rms || space.norm.bias || !space.norm.weight)) {
         return "a state-space layer's norm other than RMSNorm with a weight";
     }
-    if (space.norm_first) return "a state-space layer's norm before its gate";
     return missing_in_state_space(space.key_dim, space.value_dim, space.value_heads,
-                                  space.norm_parts);
+                                  space.norm ? space.norm_parts : 1);
 }
 
 const char *missing(const DeltaNet &delta) {
@@ -151,7 +150,6 @@ const char *missing(const Model &model, const Layer &layer) {
                 [](const ShortConvolution &convolution) { return missing(convolution); }},
         layer.mixer);
     if (of_mixer != nullptr) return of_mixer;
-    if (layer.beside) return "two mixers side by side";
     if (layer.parallel && !layer.before_attention) {
         return "attention and feed-forward side by side without a norm before them";
     }
@@ -162,6 +160,18 @@ const char *missing(const Model &model, const Layer &layer) {
     if (layer.experts() == nullptr) return nullptr;
     const char *of_norms = missing_norms(layer);
     return of_norms != nullptr ? of_norms : missing(*layer.experts());
+}
+
+// The rows that the layer before it has normed must still be there.
+const char *missing_beside(const Model &model, size_t index) {
+    const Layer &layer = model.layers[index];
+    if (!layer.beside) return nullptr;
+    if (index == 0 || !layer.mixes() || layer.parallel) return "a mixer beside none";
+    const Layer &other = model.layers[index - 1];
+    if (!other.mixes() || other.feeds() || other.beside || !other.before_attention) {
+        return "a mixer beside a layer other than a mixer alone behind a norm";
+    }
+    return nullptr;
 }
 
 Status check_sizes(const Model &model, const Layer &layer, size_t number) {
@@ -201,7 +211,9 @@ Status check_supported(const Model &model) {
                      inputs.width, kVector);
     }
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        if (const char *what = missing(model, model.layers[i])) {
+        const char *what = missing_beside(model, i);
+        if (what == nullptr) what = missing(model, model.layers[i]);
+        if (what != nullptr) {
             return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda backend: layer %zu: %s", i, what);
         }
         RETURN_IF_ERROR(check_sizes(model, model.layers[i], i));

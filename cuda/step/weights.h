@@ -82,7 +82,8 @@ using DeviceMixer =
 
 // A layer without a mixer or without a feed-forward has no matrices of it: they have no rows, or no columns.
 struct DeviceLayer {
-    DeviceNorm before_attention, after_attention;       // [hidden]
+    DeviceNorm before_attention,
+        after_attention; // [hidden]; that of a layer beside another is the other's
     DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
     DeviceNorm after_shared;                            // [hidden]
     DeviceNorm after_input;                             // [hidden]

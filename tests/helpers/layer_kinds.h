@@ -587,8 +587,6 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
-        {"Mamba-2 without a norm beside attention (Falcon-H1)", [] { return side_by_side(false); }},
-        {"Mamba-2 with a norm before its gate beside attention", [] { return side_by_side(true); }},
         {"attention in chunks, weighed inputs of experts (Llama 4)", chunks},
         {"a delta net that decays by channel (Kimi Linear)",
          [] { return channel_delta(2, 4, 20, 24, 12); }},
@@ -621,6 +619,8 @@ inline std::vector<LayerKind> state_layer_kinds() {
         {"a short convolution before experts (LFM2-MoE)", convolved_experts},
         {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
         {"Mamba-2 of two groups, steps within limits", limited_steps},
+        {"Mamba-2 without a norm beside attention (Falcon-H1)", [] { return side_by_side(false); }},
+        {"Mamba-2 with a norm before its gate beside attention", [] { return side_by_side(true); }},
         {"layers of one thing each, the last one experts (Nemotron 3)", lone},
         {"layers of one thing each, the last one Mamba-2",
          [] {
