@@ -1,5 +1,7 @@
 #include "step/supported.h"
 
+#include <algorithm>
+
 #include "attention/attention.h"
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
@@ -74,6 +76,28 @@ const char *missing(const DeltaNet &delta) {
     return nullptr;
 }
 
+const char *missing(const ChannelDeltaNet &net) {
+    if (net.width > kRing) return "a delta net's convolution over more than 4 tokens";
+    if (net.key_dim > kMostDeltaDim || net.value_dim > kMostDeltaDim) {
+        return "a delta net with heads of more than 128";
+    }
+    if (net.value_dim % 4 != 0) return "a delta net with values of no multiple of 4";
+    for (const int64_t size : {net.values_size(), net.a.rows(), int64_t{net.gate_rank}}) {
+        if (size % kVector != 0) {
+            return "a delta net that decays by channel with sizes of no multiple of 8";
+        }
+    }
+    const bool biased =
+        net.a.bias || net.z.bias ||
+        std::any_of(net.convolution.begin(), net.convolution.end(),
+                    [](const Weight &convolution) { return bool(convolution.bias); });
+    if (biased) return "a delta net that decays by channel with biases";
+    if (net.norm.kind != NormKind::rms || net.norm.bias || !net.norm.weight) {
+        return "a delta net's norm other than RMSNorm with a weight";
+    }
+    return nullptr;
+}
+
 const char *missing(const ShortConvolution &convolution) {
     if (convolution.width > kRing) return "a short convolution over more than 4 tokens";
     if (convolution.channels() % kConvolvedChannels != 0) {
@@ -143,9 +167,7 @@ const char *missing(const Model &model, const Layer &layer) {
         Visitor{[](const NoMixer &) { return Text(); },
                 [&](const Attention &a) { return missing(model, a); },
                 [](const DeltaNet &net) { return missing(net); },
-                [](const ChannelDeltaNet &) {
-                    return "a delta net whose keys' channels decay differently";
-                },
+                [](const ChannelDeltaNet &net) { return missing(net); },
                 [](const Mamba2 &mamba) { return missing(mamba); },
                 [](const ShortConvolution &convolution) { return missing(convolution); }},
         layer.mixer);

@@ -164,7 +164,7 @@ class Loader {
                     [&](const DeltaNet &from) {
                         return linear_attention(layer, from, from.value_dim, {}, to);
                     },
-                    [](const ChannelDeltaNet &) { return Status(); }, // not supported
+                    [&](const ChannelDeltaNet &from) { return channel_delta(layer, from, to); },
                     [&](const Mamba2 &from) {
                         return linear_attention(layer, from, from.values_size(), from.skip, to);
                     },
@@ -249,10 +249,21 @@ class Loader {
                                {from.width, kRing, 1, 1}, 0.25F, &own->convolution));
         RETURN_IF_ERROR(vector(from.channels(), bias_parts(from), {}, 0, &own->bias));
         RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &own->decay));
-        RETURN_IF_ERROR(vector(from.value_heads, {{&from.step_bias, 0}}, {}, 0, &own->step));
+        RETURN_IF_ERROR(vector(from.step_bias.rows, {{&from.step_bias, 0}}, {}, 0, &own->step));
         RETURN_IF_ERROR(vector(from.value_heads, {{&skip, 0}}, {}, 1, &own->skip));
         RETURN_IF_ERROR(norm(from.norm, normed, {}, &own->norm));
         return mixer_bias(layer, from.o, to);
+    }
+
+    Status channel_delta(const Layer &layer, const ChannelDeltaNet &from, DeviceLayer *to) {
+        RETURN_IF_ERROR(linear_attention(layer, from, from.value_dim, {}, to));
+        auto &own = std::get<DeviceDelta>(to->mixer);
+        for (const auto &[weight, made] :
+             {std::pair(&from.a, &own.a), std::pair(&from.z, &own.z)}) {
+            RETURN_IF_ERROR(
+                matrix({weight->rows(), weight->columns(), {{&weight->values, 0}}, {}}, made));
+        }
+        return {};
     }
 
     Status convolution(const Layer &layer, const ShortConvolution &from, DeviceLayer *to) {

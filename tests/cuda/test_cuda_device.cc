@@ -276,8 +276,8 @@ void activations_are_within_products_on_the_capability_that_has_them(void **) {
 
 void what_the_cpu_alone_computes_is_refused_by_name(void **) {
     const char *const reasons[] = {"a short convolution ", "a short convolution ",
-                                   "attention in chunks", "a delta net whose keys' channels decay",
-                                   "a delta net whose keys' channels decay"};
+                                   "attention in chunks",
+                                   "a delta net that decays by channel with sizes"};
     const std::vector<LayerKind> kinds = cpu_layer_kinds();
     assert_int_equal(kinds.size(), std::size(reasons));
     for (size_t i = 0; i < kinds.size(); ++i) {

@@ -101,9 +101,9 @@ inline bool has_experts(const Golden &golden) {
             (!is_nemotron(golden) || file_has(golden, "model.safetensors", ".experts.")));
 }
 
-// Sizes that are not multiples of 8, chunks, and delta nets that decay by channel.
+// Sizes that are not multiples of 8, and chunks.
 inline bool refused_by_cuda(const Golden &golden) {
-    for (const char *part : {"\"hidden_size\": 60,", "\"llama4_text\"", "\"kimi_linear\""}) {
+    for (const char *part : {"\"hidden_size\": 60,", "\"llama4_text\""}) {
         if (config_has(golden, part)) return true;
     }
     return false;

@@ -588,10 +588,8 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
          [] { return convolution(false, 4, 100, true); }},
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
         {"attention in chunks, weighed inputs of experts (Llama 4)", chunks},
-        {"a delta net that decays by channel (Kimi Linear)",
+        {"a delta net that decays by channel, gates of an odd size",
          [] { return channel_delta(2, 4, 20, 24, 12); }},
-        {"a delta net that decays by channel, heads of 128",
-         [] { return channel_delta(1, 1, 128, 128, 128); }},
     };
 }
 
@@ -611,6 +609,10 @@ inline std::vector<LayerKind> state_layer_kinds() {
          [] { return hybrid(true, 2, 4); }},
         {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
         {"a delta net with heads of 128", [] { return hybrid(true, 1, 2, 128, 128); }},
+        {"a delta net that decays by channel (Kimi Linear)",
+         [] { return channel_delta(2, 4, 20, 24, 16); }},
+        {"a delta net that decays by channel, heads of 128",
+         [] { return channel_delta(1, 1, 128, 128, 128); }},
         {"a short convolution, then attention (LFM2)",
          [] { return convolution(true, 3, 136, false); }},
         {"a short convolution over two tokens", [] { return convolution(true, 2, 264, false); }},
