@@ -44,7 +44,7 @@ struct DeltaArguments {
     int64_t stride;
     const float *convolution; // [channels, kRing], the newest token's last
     const float *decay;       // [value_heads]
-    const float *step;        // [value_heads]
+    const float *step;        // [value_heads]; channel_delta.h: [value_heads, key_dim]
     const float *norm;        // [value_dim]
     float epsilon;
     std::byte *states; // the layer's part of slot 0

@@ -5,7 +5,7 @@
 // columns (values). Before they update S, the threads convolve the next token's inputs into shared memory, so that a
 // token takes one barrier:
 //     S      = decay S + (step k) v^T
-//     result = S^T q + skip v, times silu(z)
+//     result = S^T q + skip v, times silu(z), unless that is last
 // Several blocks share an SM; while one updates, others load and store. The norm, which spans heads, is a launch of its
 // own over the results, each read and written once.
 #include "recurrent/state_space.cuh"
@@ -125,7 +125,7 @@ run_item(const StateSpaceArguments &s, const SpacePart<Shape> &part, const State
             result += shared->sums[t % 2][w][thread];
         }
         static_cast<T *>(a.out)[(first + t) * a.values_size() + head * part.values + thread] =
-            from_float<T>(within_range<T>(result * silu(gate)));
+            from_float<T>(within_range<T>(s.gate_last ? result : result * silu(gate)));
     }
     store_state(part, state, state_of<S>(a, item.state, head));
 }
@@ -182,8 +182,8 @@ cudaError_t launch_steps(const StateSpaceArguments &s, cudaStream_t stream) {
 
 constexpr int kNormThreads = 256;
 
-// A block has a part of a token's results; a thread four neighbours at a time.
-template <typename T> __global__ void __launch_bounds__(kNormThreads)
+// A block has a part of a token's results; a thread four neighbours at a time. kGated: StateSpaceArguments::gate_last.
+template <typename T, bool kGated> __global__ void __launch_bounds__(kNormThreads)
     state_space_norm(const __grid_constant__ StateSpaceArguments s, SharedNorm shared,
                      int64_t tokens) {
     __shared__ float sums[2][kNormThreads / 32]; // by every second token
@@ -209,7 +209,13 @@ template <typename T> __global__ void __launch_bounds__(kNormThreads)
         const float scale = rsqrtf(squares / count + a.epsilon);
         const auto *weights = reinterpret_cast<const float4 *>(a.norm + begin);
         for (int i = static_cast<int>(threadIdx.x); i < length / 4; i += kNormThreads) {
-            const float4 x = widen(row[i]), weight = weights[i];
+            const float4 x = widen(row[i]);
+            float4 weight = weights[i];
+            if constexpr (kGated) { // not aligned: there may be an odd number of keys
+                const T *gate = projected_of<T>(a, token) + a.channels() + begin + 4 * i;
+                weight.x *= silu(to_float(gate[0])), weight.y *= silu(to_float(gate[1]));
+                weight.z *= silu(to_float(gate[2])), weight.w *= silu(to_float(gate[3]));
+            }
             row[i] = narrow<T>(make_float4(x.x * scale * weight.x, x.y * scale * weight.y,
                                            x.z * scale * weight.z, x.w * scale * weight.w));
         }
@@ -255,8 +261,10 @@ cudaError_t launch_state_space_norm(const StateSpaceArguments &s, const SharedNo
     const dim3 grid(static_cast<unsigned>(s.norm_parts),
                     static_cast<unsigned>(std::min<int64_t>(tokens, 65535)));
     return with_type(s.delta.element, [&](auto t) {
-        space::state_space_norm<decltype(t)>
-            <<<grid, space::kNormThreads, 0, stream>>>(s, shared, tokens);
+        using T = decltype(t);
+        const auto norm =
+            s.gate_last ? space::state_space_norm<T, true> : space::state_space_norm<T, false>;
+        norm<<<grid, space::kNormThreads, 0, stream>>>(s, shared, tokens);
         return cudaGetLastError();
     });
 }

@@ -1,6 +1,7 @@
 // A layer of Mamba-2 (arXiv 2405.21060; Mamba2 in model/model.h), from the product
 // of its input matrix to what its output matrix takes: convolution, steps, the rule over each context node of a step,
 // gate, norm.
+// The gate may stand behind the norm, or there is no norm.
 //
 // Items, levels, slots, states and rings are those of a delta net (delta.h). The paper's C, B and x are called q, k and
 // v here.
@@ -19,6 +20,7 @@ struct StateSpaceArguments {
     const float *skip;           // [value_heads], or null: 0
     float least_step, most_step; // the limits
     int32_t norm_parts;          // a token's results are normed in so many equal parts
+    bool gate_last;              // results are gated behind the norm, not before it
     // Items [begin, chunked) of the level when it is launched. A graph's next replay may have more: then it is slower.
     int32_t stepped;
 };
@@ -27,8 +29,8 @@ struct StateSpaceArguments {
 const char *missing_in_state_space(int32_t key_dim, int32_t value_dim, int32_t value_heads,
                                    int32_t norm_parts);
 
-// Items [begin, chunked) of the level. Their results are gated but not normed. Items of one token also update their
-// rings; those of the others are left to launch_delta_rings.
+// Items [begin, chunked) of the level. Their results are not normed, but gated unless that is last. Items of one token also
+// update their rings; those of the others are left to launch_delta_rings.
 cudaError_t launch_state_space_steps(const StateSpaceArguments &arguments, cudaStream_t stream);
 
 // Of the items [chunked, end) of a level and their chunks.
@@ -58,7 +60,7 @@ struct SharedNorm {
     int32_t stride = 0, sharing = 1;
 };
 
-// Norms the results of tokens [0, tokens) in place, after all levels.
+// Norms the results of tokens [0, tokens) in place, after all levels; and gates them if that is last.
 cudaError_t launch_state_space_norm(const StateSpaceArguments &arguments, const SharedNorm &shared,
                                     int64_t tokens, cudaStream_t stream);
 

@@ -3,7 +3,7 @@
 //
 // With G_i the logarithm of the decay from the chunk's beginning up to token i, and S the state before the chunk:
 //     P_ij    = exp(G_i - G_j) step_j q_i . k_j   for j <= i
-//     results = exp(G) q S + P v + skip v, times silu(z)
+//     results = exp(G) q S + P v + skip v, times silu(z), unless that is last
 //     S       = exp(G_last) S + k^T (exp(G_last - G) step v)
 // state_space_inputs.cu makes q, k, v, G and steps. Here a block has an item and a head, and goes through its chunks: four
 // warps make the results, 16 tokens each. Four more have S in the accumulators of their products, 32 keys each, leave it
@@ -179,10 +179,12 @@ __device__ __forceinline__ void make_results(const Tiles &tiles, float (&results
 }
 
 // With skip and gate, to memory by way of the tile of z, of which the warp has its rows for itself.
-__device__ __forceinline__ void store_results(const DeltaArguments &a, const ChunkPlace &place,
+__device__ __forceinline__ void store_results(const StateSpaceArguments &s, const ChunkPlace &place,
                                               int head, float skip, const Tiles &tiles,
                                               const float (&results)[8][4]) {
+    const DeltaArguments &a = s.delta;
     const int lane = static_cast<int>(threadIdx.x % 32), first = 16 * warp_of_group();
+    const auto gate = [&](float z) { return s.gate_last ? 1.0f : silu_approximate(z); };
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -191,8 +193,8 @@ __device__ __forceinline__ void store_results(const DeltaArguments &a, const Chu
             const uint32_t at = tiles.outputs.at(row, n) + lane % 4 * 4;
             const float2 value = wide(load_pair(tiles.values.at(row, n) + lane % 4 * 4));
             const float2 z = wide(load_pair(at));
-            const float x = (results[n][2 * half] + skip * value.x) * silu_approximate(z.x);
-            const float y = (results[n][2 * half + 1] + skip * value.y) * silu_approximate(z.y);
+            const float x = (results[n][2 * half] + skip * value.x) * gate(z.x);
+            const float y = (results[n][2 * half + 1] + skip * value.y) * gate(z.y);
             store_pair(at, pack(x, y, Element()));
         }
     }
@@ -294,7 +296,7 @@ __device__ __forceinline__ void run_results(const StateSpaceArguments &s, const 
         const Tiles tiles(memory, *turn);
         float results[8][4] = {};
         make_results(tiles, results);
-        store_results(s.delta, ChunkPlace(item, first), head, skip, tiles, results);
+        store_results(s, ChunkPlace(item, first), head, skip, tiles, results);
     }
 }
 

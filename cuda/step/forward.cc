@@ -293,6 +293,7 @@ Status Forward::launch(cudaStream_t stream) {
         if (!parts_.pictures.adds_behind(i)) continue;
         // Never behind the last layer. The next one's norm has been launched before this is added.
         RETURN_IF_ERROR(parts_.pictures.add_behind(i, parts_.input, rows.residual, stream));
+        if (residual_.keeps_input(i)) continue;
         const ResidualStream::First next = residual_.after(i);
         RETURN_IF_ERROR(residual_.norm(next.norm, next.scaling, rows, stream));
     }

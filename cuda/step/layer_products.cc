@@ -31,6 +31,11 @@ std::vector<StepProduct> layer_products(const StepParts &parts, Products *produc
                                buffers.latent_of_down.data(), element, false});
             }
         }
+        if (const auto *net = std::get_if<DeviceDelta>(&w.mixer); net && net->a.rows > 0) {
+            const StepStates::ChannelGates gates = parts.states.channel_gates();
+            all.push_back({net->z, gates.of_z, gates.z, element, false});
+            all.push_back({net->a, gates.of_a, gates.a, element, false});
+        }
         all.push_back(end(w.o, attended, w.after_attention, scale));
     }
     const Experts *experts = described.experts();

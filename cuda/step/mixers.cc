@@ -8,6 +8,7 @@
 #include "elementwise/quantize.h"
 #include "elementwise/rope.h"
 #include "latent/latent.h"
+#include "recurrent/channel_delta.h"
 #include "step/adapted_product.h"
 
 namespace batchllm::cuda {
@@ -242,8 +243,27 @@ Status Mixers::attend_latents(size_t index, const Attention &a, cudaStream_t str
                       "values of latents");
 }
 
+// Of what has been projected.
+Status Mixers::channel_gates(size_t index, const ChannelDeltaNet &net, cudaStream_t stream) {
+    const DeviceLayer &w = parts_.layer(index);
+    const auto &own = std::get<DeviceDelta>(w.mixer);
+    const StepStates::ChannelGates gates = parts_.states.channel_gates();
+    const DType element = parts_.element();
+    const int64_t tokens = parts_.staged.tokens, z = net.channels();
+    RETURN_IF_CUDA(launch_gate_inputs({element, parts_.activations.qkv.data(), w.qkv.rows,
+                                       static_cast<int32_t>(z),
+                                       static_cast<int32_t>(z + net.gate_rank + net.gates()),
+                                       net.gate_rank, tokens, gates.of_z, gates.of_a},
+                                      stream));
+    RETURN_IF_ERROR(products_.run({own.z, gates.of_z, gates.z, element, false}, tokens, stream));
+    return products_.run({own.a, gates.of_a, gates.a, element, false}, tokens, stream);
+}
+
 Status Mixers::recurrent(size_t index, Part part, cudaStream_t stream) {
     RETURN_IF_ERROR(project(index, stream));
+    if (const auto *net = std::get_if<ChannelDeltaNet>(&parts_.model.layers[index].mixer)) {
+        RETURN_IF_ERROR(channel_gates(index, *net, stream));
+    }
     const Activations &buffers = parts_.activations;
     RETURN_IF_ERROR(parts_.states.launch(index, parts_.layer(index), buffers.qkv.data(),
                                          buffers.attended.data(), buffers.delta.as<float>(),
@@ -348,9 +368,8 @@ Status Mixers::end(size_t index, const StepRows &rows, cudaStream_t stream) {
     }
     const bool ends = !described.feeds(); // the layer
     const ResidualStream::First after = residual_.after(index);
-    const DeviceNorm *next = ends                 ? &after.norm
-                             : described.parallel ? nullptr
-                                                  : &w.before_feed_forward;
+    const DeviceNorm *next = ends ? &after.norm : &w.before_feed_forward;
+    if (described.parallel || residual_.keeps_input(index)) next = nullptr;
     const ResidualStream::Ending ending{w.o,
                                         x,
                                         w.o_bias,

@@ -31,6 +31,7 @@ class Mixers {
     Status share_squares(const DeviceLayer &w, const Attention &attention, cudaStream_t stream);
     Status latents(size_t layer, const Attention &attention, cudaStream_t stream);
     Status recurrent(size_t layer, Part part, cudaStream_t stream);
+    Status channel_gates(size_t layer, const ChannelDeltaNet &net, cudaStream_t stream);
     struct LatentRows {
         int32_t absorbed, first, plain; // first: of those in the plain form
     };

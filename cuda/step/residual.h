@@ -36,6 +36,11 @@ class ResidualStream {
     };
     First first_of(size_t layer) const;
     First after(size_t layer) const;
+    // Whether the layer after it is beside it, so that what was normed for it stays.
+    bool keeps_input(size_t layer) const {
+        const std::vector<Layer> &all = parts_.model.layers;
+        return layer + 1 < all.size() && all[layer + 1].beside;
+    }
 
     // Writes what the norm makes of the rows.
     Status norm(const DeviceNorm &norm, Scaling scaling, const StepRows &rows, cudaStream_t stream);

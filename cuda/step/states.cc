@@ -5,6 +5,7 @@
 
 #include "base/visit.h"
 #include "elementwise/elementwise.h"
+#include "recurrent/channel_delta.h"
 #include "recurrent/short_convolution.h"
 
 namespace batchllm::cuda {
@@ -25,7 +26,7 @@ bool goes_in_chunks(const Model &model, DType element, bool reproducible) {
             return !reproducible &&
                    takes_state_space_chunks(element, mamba->key_dim, mamba->value_dim);
         }
-        return true;
+        return !std::holds_alternative<ChannelDeltaNet>(layer.mixer);
     });
 }
 
@@ -60,9 +61,12 @@ Status StepStates::allocate(const StepBuffers &buffers, StepInput *input) {
     static_assert(sizeof(StateItem) == state_item_bytes && sizeof(StateLevel) == state_level_bytes);
     RETURN_IF_ERROR(input->make(kStateItems, buffers[StepBuffer::state_items]));
     RETURN_IF_ERROR(input->make(kStateLevels, buffers[StepBuffer::state_levels]));
+    const char *what = "activations";
+    ASSIGN_OR_RETURN(of_gates_, zeroed_memory(buffers[StepBuffer::gate_inputs], what));
+    ASSIGN_OR_RETURN(a_, zeroed_memory(buffers[StepBuffer::channel_decays], what));
+    ASSIGN_OR_RETURN(z_, zeroed_memory(buffers[StepBuffer::channel_gates], what));
     if (!chunked_) return {};
     static_assert(sizeof(StateChunk) == state_chunk_bytes && kStateChunk == state_chunk_tokens);
-    const char *what = "activations";
     ASSIGN_OR_RETURN(mixed_, DeviceMemory::create(buffers[StepBuffer::delta_mixed], what));
     ASSIGN_OR_RETURN(w_, DeviceMemory::create(buffers[StepBuffer::delta_keys], what));
     ASSIGN_OR_RETURN(p_, DeviceMemory::create(buffers[StepBuffer::delta_weights], what));
@@ -186,12 +190,27 @@ Status StepStates::launch(size_t layer, const DeviceLayer &weights, const void *
                 [&](const DeltaNet &net) {
                     return launch_delta_net(delta_arguments(net, weights, at), at);
                 },
-                [](const ChannelDeltaNet &) { return Status(); }, // not supported
+                [&](const ChannelDeltaNet &net) { return launch_channel_net(net, weights, at); },
                 [&](const Mamba2 &mamba) { return launch_state_space(mamba, weights, at); },
                 [&](const ShortConvolution &convolution) {
                     return launch_convolution(convolution, weights, at);
                 }},
         model_.layers[layer].mixer);
+}
+
+Status StepStates::launch_channel_net(const ChannelDeltaNet &net, const DeviceLayer &weights,
+                                      const Launch &at) const {
+    const StepInput &input = at.input;
+    ChannelDeltaArguments c{delta_arguments(net, weights, at),
+                            static_cast<int32_t>(net.channels()) + net.gate_rank, a_.data(),
+                            z_.data(), 0};
+    for (size_t l = 0; l < form_.size(); ++l) {
+        c.delta.level = input.at<StateLevel>(kStateLevels) + l;
+        c.items = items_.levels[l].end - items_.levels[l].begin;
+        RETURN_IF_CUDA(launch_channel_delta(c, at.stream));
+        if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(c.delta, at.stream));
+    }
+    return {};
 }
 
 Status StepStates::launch_state_space(const Mamba2 &mamba, const DeviceLayer &weights,
@@ -204,7 +223,8 @@ Status StepStates::launch_state_space(const Mamba2 &mamba, const DeviceLayer &we
                           own.skip,
                           mamba.least_step,
                           mamba.most_step,
-                          mamba.norm_parts,
+                          mamba.norm ? mamba.norm_parts : 1,
+                          mamba.norm && mamba.norm_first,
                           0};
     for (size_t l = 0; l < form_.size(); ++l) {
         s.delta.level = input.at<StateLevel>(kStateLevels) + l;
@@ -222,6 +242,7 @@ Status StepStates::launch_state_space(const Mamba2 &mamba, const DeviceLayer &we
         if (form_[l] & kStepped) RETURN_IF_CUDA(launch_state_space_steps(s, stream));
         if (form_[l] & kSeveral) RETURN_IF_CUDA(launch_delta_rings(s.delta, stream));
     }
+    if (!mamba.norm) return {};
     SharedNorm shared;
     if (mamba.norm_ranks > 1) {
         ASSIGN_OR_RETURN(shared, share_squares(mamba, at));

@@ -1,4 +1,4 @@
-// A step's layers with a state (gated delta nets, Mamba-2 and short convolutions): the slots of their states, and which
+// A step's layers with a state (delta nets of both kinds, Mamba-2 and short convolutions): the slots of their states, and which
 // nodes of a batch start from which. Nodes go level by level (backend/state_levels.h).
 #pragma once
 
@@ -29,8 +29,8 @@ struct StepStateOptions {
     DeviceRank rank = {};
 };
 
-// Whether prompts go in chunks: there are kernels for the heads of all delta nets and state-space layers. A model that
-// has neither does so always: the bits of short convolutions do not depend on chunks.
+// Whether prompts go in chunks: there are kernels for the heads of all delta nets and state-space layers; for none that decays by
+// channel. A model that has neither does so always: the bits of short convolutions do not depend on chunks.
 bool goes_in_chunks(const Model &model, DType element, bool reproducible);
 
 class StepStates {
@@ -54,6 +54,15 @@ class StepStates {
     };
     const std::vector<uint8_t> &form() const { return form_; }
 
+    // Of delta nets that decay by channel, where launch() has it: their gates, and what these are made of.
+    struct ChannelGates {
+        std::byte *of_z, *of_a; // [tokens, gate_rank] elements
+        std::byte *z, *a;       // [tokens, values_size], [tokens, value_heads * key_dim]
+    };
+    ChannelGates channel_gates() const {
+        return {of_gates_.data(), of_gates_.data() + of_gates_.bytes() / 2, z_.data(), a_.data()};
+    }
+
     // Device: enqueues the layer. tokens: of the step, rounded up; projected: the product of its input matrix,
     // [tokens, qkv.rows]; out: [tokens, last_columns()] elements, of which the rows beyond the staged tokens mean
     // nothing. squares: [tokens, ranks] floats for ranks that share a norm.
@@ -75,6 +84,8 @@ class StepStates {
                                    const Launch &at) const;
     // The layer's launches of all levels.
     Status launch_delta_net(DeltaArguments a, const Launch &at) const;
+    Status launch_channel_net(const ChannelDeltaNet &net, const DeviceLayer &weights,
+                              const Launch &at) const;
     Status launch_state_space(const Mamba2 &mamba, const DeviceLayer &weights,
                               const Launch &at) const;
     Result<SharedNorm> share_squares(const Mamba2 &mamba, const Launch &at) const;
@@ -89,6 +100,7 @@ class StepStates {
     // [slots][layers] { S, ring }; of a short convolution { ring }.
     DeviceMemory slots_;
     DeviceMemory mixed_, gates_, w_, p_; // ChunkArguments'
+    DeviceMemory of_gates_, a_, z_;      // ChannelGates'
 
     // Of the staged step.
     StateItems items_;

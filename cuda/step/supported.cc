@@ -1,5 +1,7 @@
 #include "step/supported.h"
 
+#include <algorithm>
+
 #include "attention/attention.h"
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
@@ -53,12 +55,11 @@ const char *missing(const Mamba2 &space) {
     if (space.values_size() % kVector != 0) {
         return "a state-space layer with values of no multiple of 8";
     }
-    if (space.norm.kind != NormKind::rms || space.norm.bias || !space.norm.weight) {
+    if (space.norm && (space.norm.kind != NormKind::rms || space.norm.bias || !space.norm.weight)) {
         return "a state-space layer's norm other than RMSNorm with a weight";
     }
-    if (space.norm_first) return "a state-space layer's norm before its gate";
     return missing_in_state_space(space.key_dim, space.value_dim, space.value_heads,
-                                  space.norm_parts);
+                                  space.norm ? space.norm_parts : 1);
 }
 
 const char *missing(const DeltaNet &delta) {
@@ -72,6 +73,28 @@ const char *missing(const DeltaNet &delta) {
     if (delta.value_dim % 4 != 0) return "a delta net with values of no multiple of 4";
     if (delta.values_size() % kVector != 0) return "a delta net with values of no multiple of 8";
     if (delta.norm.kind != NormKind::rms || delta.norm.bias || !delta.norm.weight) {
+        return "a delta net's norm other than RMSNorm with a weight";
+    }
+    return nullptr;
+}
+
+const char *missing(const ChannelDeltaNet &net) {
+    if (net.width > kRing) return "a delta net's convolution over more than 4 tokens";
+    if (net.key_dim > kMostDeltaDim || net.value_dim > kMostDeltaDim) {
+        return "a delta net with heads of more than 128";
+    }
+    if (net.value_dim % 4 != 0) return "a delta net with values of no multiple of 4";
+    for (const int64_t size : {net.values_size(), net.a.rows(), int64_t{net.gate_rank}}) {
+        if (size % kVector != 0) {
+            return "a delta net that decays by channel with sizes of no multiple of 8";
+        }
+    }
+    const bool biased =
+        net.a.bias || net.z.bias ||
+        std::any_of(net.convolution.begin(), net.convolution.end(),
+                    [](const Weight &convolution) { return bool(convolution.bias); });
+    if (biased) return "a delta net that decays by channel with biases";
+    if (net.norm.kind != NormKind::rms || net.norm.bias || !net.norm.weight) {
         return "a delta net's norm other than RMSNorm with a weight";
     }
     return nullptr;
@@ -147,14 +170,11 @@ const char *missing(const Model &model, const Layer &layer) {
         Visitor{[](const NoMixer &) { return Text(); },
                 [&](const Attention &a) { return missing(model, a); },
                 [](const DeltaNet &net) { return missing(net); },
-                [](const ChannelDeltaNet &) {
-                    return "a delta net whose keys' channels decay differently";
-                },
+                [](const ChannelDeltaNet &net) { return missing(net); },
                 [](const Mamba2 &mamba) { return missing(mamba); },
                 [](const ShortConvolution &convolution) { return missing(convolution); }},
         layer.mixer);
     if (of_mixer != nullptr) return of_mixer;
-    if (layer.beside) return "two mixers side by side";
     if (layer.parallel && !layer.before_attention) {
         return "attention and feed-forward side by side without a norm before them";
     }
@@ -165,6 +185,18 @@ const char *missing(const Model &model, const Layer &layer) {
     if (layer.experts() == nullptr) return nullptr;
     const char *of_norms = missing_norms(layer);
     return of_norms != nullptr ? of_norms : missing(*layer.experts());
+}
+
+// The rows that the layer before it has normed must still be there.
+const char *missing_beside(const Model &model, size_t index) {
+    const Layer &layer = model.layers[index];
+    if (!layer.beside) return nullptr;
+    if (index == 0 || !layer.mixes() || layer.parallel) return "a mixer beside none";
+    const Layer &other = model.layers[index - 1];
+    if (!other.mixes() || other.feeds() || other.beside || !other.before_attention) {
+        return "a mixer beside a layer other than a mixer alone behind a norm";
+    }
+    return nullptr;
 }
 
 Status check_sizes(const Model &model, const Layer &layer, size_t number) {
@@ -204,7 +236,9 @@ Status check_supported(const Model &model) {
                      inputs.width, kVector);
     }
     for (size_t i = 0; i < model.layers.size(); ++i) {
-        if (const char *what = missing(model, model.layers[i])) {
+        const char *what = missing_beside(model, i);
+        if (what == nullptr) what = missing(model, model.layers[i]);
+        if (what != nullptr) {
             return error(BATCHLLM_ERROR_UNSUPPORTED, "cuda backend: layer %zu: %s", i, what);
         }
         RETURN_IF_ERROR(check_sizes(model, model.layers[i], i));

@@ -96,6 +96,7 @@ class Loader {
         for (const Layer &from : model_.layers) {
             DeviceLayer to;
             RETURN_IF_ERROR(norm(from.before_attention, hidden, {}, &to.before_attention));
+            if (from.beside) to.before_attention = out->layers.back().before_attention;
             RETURN_IF_ERROR(norm(from.after_attention, hidden, {}, &to.after_attention));
             RETURN_IF_ERROR(norm(from.before_feed_forward, hidden, {}, &to.before_feed_forward));
             RETURN_IF_ERROR(norm(from.after_feed_forward, hidden, {}, &to.after_feed_forward));
@@ -163,7 +164,7 @@ class Loader {
                     [&](const DeltaNet &from) {
                         return linear_attention(layer, from, from.value_dim, {}, to);
                     },
-                    [](const ChannelDeltaNet &) { return Status(); }, // not supported
+                    [&](const ChannelDeltaNet &from) { return channel_delta(layer, from, to); },
                     [&](const Mamba2 &from) {
                         return linear_attention(layer, from, from.values_size(), from.skip, to);
                     },
@@ -248,10 +249,21 @@ class Loader {
                                {from.width, kRing, 1, 1}, 0.25F, &own->convolution));
         RETURN_IF_ERROR(vector(from.channels(), bias_parts(from), {}, 0, &own->bias));
         RETURN_IF_ERROR(vector(from.value_heads, {{&from.decay, 0}}, {}, 0, &own->decay));
-        RETURN_IF_ERROR(vector(from.value_heads, {{&from.step_bias, 0}}, {}, 0, &own->step));
+        RETURN_IF_ERROR(vector(from.step_bias.rows, {{&from.step_bias, 0}}, {}, 0, &own->step));
         RETURN_IF_ERROR(vector(from.value_heads, {{&skip, 0}}, {}, 1, &own->skip));
         RETURN_IF_ERROR(norm(from.norm, normed, {}, &own->norm));
         return mixer_bias(layer, from.o, to);
+    }
+
+    Status channel_delta(const Layer &layer, const ChannelDeltaNet &from, DeviceLayer *to) {
+        RETURN_IF_ERROR(linear_attention(layer, from, from.value_dim, {}, to));
+        auto &own = std::get<DeviceDelta>(to->mixer);
+        for (const auto &[weight, made] :
+             {std::pair(&from.a, &own.a), std::pair(&from.z, &own.z)}) {
+            RETURN_IF_ERROR(
+                matrix({weight->rows(), weight->columns(), {{&weight->values, 0}}, {}}, made));
+        }
+        return {};
     }
 
     Status convolution(const Layer &layer, const ShortConvolution &from, DeviceLayer *to) {
@@ -282,6 +294,13 @@ class Loader {
                       &to->down_bias);
     }
 
+    // The layer that mixes the same rows as that one; null: none does.
+    const Layer *partner_of(size_t index) const {
+        const std::vector<Layer> &all = model_.layers;
+        if (all[index].beside) return &all[index - 1];
+        return index + 1 < all.size() && all[index + 1].beside ? &all[index + 1] : nullptr;
+    }
+
     // The layer's products, in the compute type or in e4m3.
     Status matrices(const Layer &layer, DeviceLayer *to, DeviceWeights *all) {
         const FeedForward none, *own = layer.feed_forward(), &f = own != nullptr ? *own : none;
@@ -308,6 +327,12 @@ class Loader {
         }
         if (layer.parallel && of_qkv.scaling != of_gate_up.scaling) {
             of_qkv = of_gate_up = {}; // they are multiplied with the same rows
+        }
+        const Layer *partner = partner_of(all->layers.size());
+        if (partner != nullptr && of_qkv.scaling != Scaling::none) { // the same
+            DeviceWeights uncounted;
+            const MixerMatrices other(partner->mixer, hidden);
+            if (form_of(other.first, false, &uncounted).scaling != of_qkv.scaling) of_qkv = {};
         }
         RETURN_IF_ERROR(matrix(qkv, of_qkv, &to->qkv, all));
         RETURN_IF_ERROR(matrix(o, of_o, &to->o, all));

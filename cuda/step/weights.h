@@ -58,15 +58,16 @@ struct DeviceLatent {
     const void *values = nullptr; // [heads][value_dim, rank]
 };
 
-// Of a delta net or of Mamba-2, beside its matrices: qkv is [LinearAttention::input_rows(), a multiple of 16, hidden], o
+// Of a delta net or of Mamba-2, beside its first and last matrix: qkv is [LinearAttention::input_rows(), a multiple of 16, hidden], o
 // [hidden, value_heads * value_dim].
 struct DeviceDelta {
     const float *convolution = nullptr; // [channels, kRing], the newest token's last
     const float *decay = nullptr;       // [value_heads]
-    const float *step = nullptr;        // [value_heads]
+    const float *step = nullptr;        // [value_heads], or of each channel [value_heads, key_dim]
     const float *bias = nullptr;        // [channels] of the convolution, or null
     const float *skip = nullptr;        // [value_heads], or null
     DeviceNorm norm;                    // [value_dim], or of all heads [values_size]
+    Matrix a, z;                        // ChannelDeltaNet's
 };
 
 // Of a short convolution, beside its matrices: qkv is B, C and x, [3 channels, a multiple of 16, hidden], with qkv_bias,
@@ -82,7 +83,8 @@ using DeviceMixer =
 
 // A layer without a mixer or without a feed-forward has no matrices of it: they have no rows, or no columns.
 struct DeviceLayer {
-    DeviceNorm before_attention, after_attention;       // [hidden]
+    DeviceNorm before_attention,
+        after_attention; // [hidden]; that of a layer beside another is the other's
     DeviceNorm before_feed_forward, after_feed_forward; // [hidden]
     DeviceNorm after_shared;                            // [hidden]
     DeviceNorm after_input;                             // [hidden]

@@ -275,12 +275,8 @@ void activations_are_within_products_on_the_capability_that_has_them(void **) {
 }
 
 void what_the_cpu_alone_computes_is_refused_by_name(void **) {
-    const char *const reasons[] = {"a short convolution ",
-                                   "a short convolution ",
-                                   "a state-space layer's norm ",
-                                   "a state-space layer's norm ",
-                                   "a delta net whose keys' channels decay",
-                                   "a delta net whose keys' channels decay"};
+    const char *const reasons[] = {"a short convolution ", "a short convolution ",
+                                   "a delta net that decays by channel with sizes"};
     const std::vector<LayerKind> kinds = cpu_layer_kinds();
     assert_int_equal(kinds.size(), std::size(reasons));
     for (size_t i = 0; i < kinds.size(); ++i) {
@@ -297,6 +293,32 @@ void what_the_cpu_alone_computes_is_refused_by_name(void **) {
     for (const LayerKind &kind : latent_layer_kinds()) {
         assert_true(check_supported(kind.make()).ok());
     }
+}
+
+void mixers_side_by_side_have_one_norm_before_them(void **) {
+    const auto refuses = [](const std::function<void(std::vector<Layer> *)> &change,
+                            const char *what) {
+        Model model = kinds::side_by_side(false);
+        assert_true(check_supported(model).ok());
+        change(&model.layers);
+        const Status status = check_supported(model);
+        assert_int_equal(status.code(), BATCHLLM_ERROR_UNSUPPORTED);
+        if (std::strstr(status.message().c_str(), what) == nullptr) {
+            fail_msg("%s", status.message().c_str());
+        }
+    };
+    using Layers = std::vector<Layer>;
+    refuses([](Layers *all) { all->erase(all->begin()); }, "layer 0: a mixer beside none");
+    refuses([](Layers *all) { (*all)[1].parallel = true; }, "layer 1: a mixer beside none");
+    const char *other = "layer 1: a mixer beside a layer other than";
+    refuses([](Layers *all) { (*all)[0].before_attention = {}; }, other);
+    refuses([](Layers *all) { (*all)[0].feed = (*all)[1].feed; }, other);
+    const auto three = [](Layers *all) {
+        Layer more = (*all)[1];
+        more.feed = NoFeed();
+        all->insert(all->begin() + 1, more);
+    };
+    refuses(three, "layer 2: a mixer beside a layer other than");
 }
 
 void golden_models_for_cuda_are_supported(void **) {
@@ -457,6 +479,7 @@ int main() {
         cmocka_unit_test(activations_are_within_products_on_the_capability_that_has_them),
         cmocka_unit_test(keys_and_values_are_in_fp8_where_they_can_be),
         cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
+        cmocka_unit_test(mixers_side_by_side_have_one_norm_before_them),
         cmocka_unit_test(golden_models_for_cuda_are_supported),
         cmocka_unit_test(what_no_model_has_of_lone_layers_and_squared_relus_is_refused),
         cmocka_unit_test(what_no_model_has_of_norms_around_experts_is_refused),

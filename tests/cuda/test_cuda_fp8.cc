@@ -304,6 +304,35 @@ Model one_thing_each() {
     return model;
 }
 
+// As in Falcon-H1: Mamba-2 without a norm, and attention that mixes the same rows.
+Model mixers_beside() {
+    Model model = llama();
+    Mamba2 mamba;
+    mamba.key_heads = 2;
+    mamba.value_heads = 4;
+    mamba.key_dim = 16;
+    mamba.value_dim = 32;
+    mamba.width = 4;
+    for (const int64_t rows : {mamba.keys_size(), mamba.keys_size(), mamba.values_size()}) {
+        mamba.input.push_back(kinds::tensor(rows, model.hidden));
+        mamba.convolution.push_back({kinds::tensor(rows, mamba.width), {}});
+    }
+    for (const int64_t rows : {mamba.values_size(), int64_t{4}}) {
+        mamba.input.push_back(kinds::tensor(rows, model.hidden));
+    }
+    mamba.decay = mamba.step_bias = mamba.skip = kinds::tensor(mamba.value_heads, 1);
+    mamba.o.values = kinds::tensor(model.hidden, mamba.values_size());
+    for (size_t i = 0; i < 4; i += 2) {
+        Layer alone, &beside = model.layers[i];
+        std::swap(alone.before_attention, beside.before_attention);
+        alone.mixer = mamba;
+        beside.beside = true;
+        alone.residual_scale = beside.residual_scale = 0.5F;
+        model.layers.insert(model.layers.begin() + static_cast<std::ptrdiff_t>(i), alone);
+    }
+    return model;
+}
+
 // A model in memory twice: with its matrices in e4m3, and with the values that they represent.
 struct Twice {
     Model stored, reference;
@@ -369,9 +398,7 @@ std::unique_ptr<Twice> make_twice(const Kind &kind) {
 
 constexpr int32_t kTokens = 70;
 
-// Logits of the first tokens, all of them in one step, and of one more token, three times the same.
-std::vector<float> run_steps(const Model &model, Quantize quantize, bool gathered,
-                             const std::vector<int32_t> &tokens, std::string *type) {
+ForwardOptions options_of(Quantize quantize) {
     ForwardOptions options;
     options.residual = DType::bf16;
     options.step_tokens = 128;
@@ -380,7 +407,13 @@ std::vector<float> run_steps(const Model &model, Quantize quantize, bool gathere
     options.threads = 2;
     options.quantize = quantize;
     set_device(&options);
-    StepRun run(model, options);
+    return options;
+}
+
+// Logits of the first tokens, all of them in one step, and of one more token, three times the same.
+std::vector<float> run_steps(const Model &model, Quantize quantize, bool gathered,
+                             const std::vector<int32_t> &tokens, std::string *type) {
+    StepRun run(model, options_of(quantize));
     const std::string &warning = run.forward().warning();
     *type = run.forward().compute_type() + (warning.empty() ? "" : "; " + warning);
     std::vector<int32_t> wanted;
@@ -470,6 +503,35 @@ void steps_in_e4m3_are_the_dequantised_references(void **) {
     assert_true(good);
 }
 
+// In the stored model Mamba-2's matrices have 16 bits. Attention's first is widened then: it is multiplied with the same rows.
+void mixers_side_by_side_take_the_same_rows(void **) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    if (properties.major != 9) skip();
+    Random random(kSeed + 44);
+    const auto both = make_twice({"", mixers_beside, 0, 0, 0});
+    const std::vector<int32_t> tokens = draw_tokens(random, both->stored);
+    const std::vector<double> wanted =
+        wanted_logits(reference::logits(both->reference, tokens), false);
+    const auto error_of = [&](const Model &model, Quantize quantize, const char *type) {
+        StepRun run(model, options_of(quantize));
+        std::vector<int32_t> all;
+        for (int32_t i = 0; i < kTokens; ++i) all.push_back(i);
+        std::vector<float> got = run.logits(0, {tokens.begin(), tokens.begin() + kTokens}, all);
+        const std::vector<float> last = run.logits(kTokens, {tokens[kTokens]}, {0});
+        got.insert(got.end(), last.begin(), last.end());
+        const double error = relative_error(got, wanted);
+        print_message("%s: off by %.4f\n", run.forward().compute_type().c_str(), error);
+        assert_string_equal(run.forward().compute_type().c_str(), type);
+        return error;
+    };
+    const double wide = error_of(both->stored, Quantize::none, "bf16");
+    const double some =
+        error_of(both->stored, Quantize::stored, "bf16, some products in fp8 (e4m3)");
+    const double own = error_of(both->reference, Quantize::fp8, "bf16, products in fp8 (e4m3)");
+    assert_true(wide < 0.02 && some > wide && some < 0.05 && own > wide && own < 0.07);
+}
+
 // Every token goes through all experts, so that no rounding changes the choice.
 Model with_experts(bool shared) {
     Model model = llama();
@@ -538,6 +600,7 @@ int main(int count, char **values) {
         cmocka_unit_test(every_candidate_gives_the_same_product),
         cmocka_unit_test(long_sums_are_the_references),
         cmocka_unit_test(steps_in_e4m3_are_the_dequantised_references),
+        cmocka_unit_test(mixers_side_by_side_take_the_same_rows),
         cmocka_unit_test(layers_with_experts_are_in_e4m3_up_to_the_experts),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

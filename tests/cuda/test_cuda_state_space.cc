@@ -25,6 +25,7 @@ struct Shape {
     int32_t groups, heads, key_dim, value_dim, width;
     bool bias = true, skip = true;
     float least_step = 0, most_step = 1e9F;
+    bool normed = true, norm_first = false;
 };
 
 // A layer's vectors, in the order and layout of the device.
@@ -82,6 +83,8 @@ OneLayer make_layer(Random &random, const Shape &shape) {
     if (shape.skip) space.skip = made.tensor(v.skip, heads);
     space.decay = made.tensor(v.decay, heads);
     space.step_bias = made.tensor(v.step, heads);
+    space.norm_first = shape.norm_first;
+    if (!shape.normed) return made;
     space.norm.kind = NormKind::rms;
     space.norm.epsilon = 1e-5F;
     space.norm.weight = made.tensor(v.norm, space.values_size());
@@ -144,7 +147,7 @@ struct Device {
         if (job.shape.skip) own.skip = skips.floats();
         own.decay = decay.floats();
         own.step = step_bias.floats();
-        own.norm = {NormKind::rms, norm.floats(), nullptr, 1e-5F};
+        if (job.shape.normed) own.norm = {NormKind::rms, norm.floats(), nullptr, 1e-5F};
     }
     const Model &model;
     StepStates step;
@@ -183,11 +186,12 @@ std::vector<float> run_job(Random &random, const OneLayer &layer, const Job &job
     std::vector<float> got;
     for (const Sequence &s : all) got.insert(got.end(), s.got.begin(), s.got.end());
     const Shape &shape = job.shape;
-    const std::string what = std::string(dtype_name(job.type)) + ", states in " +
-                             dtype_name(job.state) + ", " + std::to_string(shape.groups) + "/" +
-                             std::to_string(shape.heads) + " heads of " +
-                             std::to_string(shape.key_dim) + "/" + std::to_string(shape.value_dim) +
-                             ", steps of " + std::to_string(job.most);
+    const std::string what =
+        std::string(dtype_name(job.type)) + ", states in " + dtype_name(job.state) + ", " +
+        std::to_string(shape.groups) + "/" + std::to_string(shape.heads) + " heads of " +
+        std::to_string(shape.key_dim) + "/" + std::to_string(shape.value_dim) +
+        (shape.normed ? shape.norm_first ? ", gated last" : "" : ", without a norm") +
+        ", steps of " + std::to_string(job.most);
     assert_each_close(all, limit, what.c_str());
     assert_int_equal(device.chunked > 0,
                      !job.reproducible && job.most >= 16 &&
@@ -201,9 +205,23 @@ void run_job(Random &random, const Job &job, double limit) {
             limit);
 }
 
+// Without a norm, as in Falcon-H1; and with the gate behind it.
+Shape without_norm(Shape shape) {
+    shape.normed = false;
+    return shape;
+}
+Shape gated_last(Shape shape) {
+    shape.norm_first = true;
+    return shape;
+}
+
 // The published one first.
 const Shape kShapes[] = {
     {1, 4, 128, 64, 4},
+    gated_last({3, 6, 15, 28, 3, false}),
+    without_norm({2, 4, 20, 24, 4}),
+    without_norm({1, 4, 128, 64, 4}),
+    gated_last({2, 4, 128, 64, 4}),
     {2, 4, 20, 24, 3, false, true, 0.3F, 0.8F},
     {3, 6, 20, 28, 3, false},
     {1, 2, 256, 128, 4},
@@ -237,7 +255,9 @@ void chunks_are_the_references(void **) {
     Random random(kSeed + 2);
     const Shape shapes[] = {{1, 3, 128, 64, 4},
                             {2, 4, 128, 64, 3, false, false},
-                            {1, 2, 128, 64, 4, true, true, 0.3F, 0.8F}};
+                            {1, 2, 128, 64, 4, true, true, 0.3F, 0.8F},
+                            without_norm({2, 4, 128, 64, 4}),
+                            gated_last({2, 4, 128, 64, 4, false})};
     for (const Shape &shape : shapes) {
         for (const int32_t most : {20, 64, 90, 400}) {
             if (few && most != 90) continue;

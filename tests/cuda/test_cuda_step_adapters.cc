@@ -67,6 +67,10 @@ std::vector<const Tensor *> matrices(const Model &model) {
             for (const Tensor &part : delta->input) add(part);
             add(delta->o.values);
         }
+        if (const auto *net = std::get_if<ChannelDeltaNet>(&layer.mixer)) {
+            for (const Tensor &part : net->input) add(part);
+            add(net->o.values);
+        }
         if (const auto *mamba = std::get_if<Mamba2>(&layer.mixer)) {
             for (const Tensor &part : mamba->input) add(part);
             add(mamba->o.values);

@@ -28,6 +28,8 @@ class StepRun {
         check(made.status());
         forward_ = std::move(made).value();
         check(forward_->parts().kv.take_pages(4));
+        StepStates &states = forward_->parts().states;
+        if (states.slot_bytes() > 0) check(states.take_slots(1));
         check(staging_.reserve(1 << 20));
         auto stream = Stream::create();
         check(stream.status());
@@ -44,7 +46,8 @@ class StepRun {
         TokenBatch batch;
         batch.tokens = tokens;
         for (int32_t i = 0; i < size; ++i) batch.positions.push_back(first + i);
-        batch.nodes.push_back({-1, 0, first + size, 0, size, false});
+        const bool state = forward_->parts().states.slot_bytes() > 0;
+        batch.nodes.push_back({-1, 0, first + size, 0, size, false, state ? 0 : -1});
         batch.pages = {{{2, 1}, {{0, 0}}}};
         const auto count = static_cast<int64_t>(wanted.size());
         staging_.clear();

@@ -588,12 +588,8 @@ inline std::vector<LayerKind> cpu_layer_kinds() {
         {"a short convolution of an odd size with biases behind attention",
          [] { return convolution(false, 4, 100, true); }},
         {"a short convolution over many tokens", [] { return convolution(true, 7, 136, false); }},
-        {"Mamba-2 without a norm beside attention (Falcon-H1)", [] { return side_by_side(false); }},
-        {"Mamba-2 with a norm before its gate beside attention", [] { return side_by_side(true); }},
-        {"a delta net that decays by channel (Kimi Linear)",
+        {"a delta net that decays by channel, gates of an odd size",
          [] { return channel_delta(2, 4, 20, 24, 12); }},
-        {"a delta net that decays by channel, heads of 128",
-         [] { return channel_delta(1, 1, 128, 128, 128); }},
     };
 }
 
@@ -613,6 +609,10 @@ inline std::vector<LayerKind> state_layer_kinds() {
          [] { return hybrid(true, 2, 4); }},
         {"a delta net behind attention", [] { return hybrid(false, 3, 3); }},
         {"a delta net with heads of 128", [] { return hybrid(true, 1, 2, 128, 128); }},
+        {"a delta net that decays by channel (Kimi Linear)",
+         [] { return channel_delta(2, 4, 20, 24, 16); }},
+        {"a delta net that decays by channel, heads of 128",
+         [] { return channel_delta(1, 1, 128, 128, 128); }},
         {"a short convolution, then attention (LFM2)",
          [] { return convolution(true, 3, 136, false); }},
         {"a short convolution over two tokens", [] { return convolution(true, 2, 264, false); }},
@@ -621,6 +621,8 @@ inline std::vector<LayerKind> state_layer_kinds() {
         {"a short convolution before experts (LFM2-MoE)", convolved_experts},
         {"Mamba-2, then attention (Granite 4)", [] { return state_space(1, 6, 128, 64, true); }},
         {"Mamba-2 of two groups, steps within limits", limited_steps},
+        {"Mamba-2 without a norm beside attention (Falcon-H1)", [] { return side_by_side(false); }},
+        {"Mamba-2 with a norm before its gate beside attention", [] { return side_by_side(true); }},
         {"layers of one thing each, the last one experts (Nemotron 3)", lone},
         {"layers of one thing each, the last one Mamba-2",
          [] {

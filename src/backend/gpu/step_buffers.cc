@@ -147,6 +147,7 @@ void add_attention(const Model &model, const StepForm &form, int64_t rows, StepB
 void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuffers *out) {
     if (model.state_size() == 0) return;
     int64_t channels = 0, keys = 0, heads = 0, delta_heads = 0;
+    int64_t gate_rank = 0, decays = 0, gates = 0;
     for (const Layer &layer : model.layers) {
         if (const LinearAttention *linear = layer.linear_attention()) {
             channels = std::max(channels, linear->channels());
@@ -156,12 +157,20 @@ void add_states(const Model &model, const StepForm &form, int64_t rows, StepBuff
             keys = std::max(keys, int64_t{net->value_heads} * net->key_dim);
             delta_heads = std::max<int64_t>(delta_heads, net->value_heads);
         }
+        if (const auto *net = std::get_if<ChannelDeltaNet>(&layer.mixer)) {
+            gate_rank = std::max<int64_t>(gate_rank, net->gate_rank);
+            decays = std::max(decays, int64_t{net->value_heads} * net->key_dim);
+            gates = std::max(gates, net->values_size());
+        }
     }
     StepBuffers &of = *out;
+    const int64_t element = rows * dtype_bytes(form.element);
     of[state_items] = rows * state_item_bytes;
     of[state_levels] = first_state_levels * state_level_bytes;
+    of[gate_inputs] = 2 * element * gate_rank;
+    of[channel_decays] = element * decays;
+    of[channel_gates] = element * gates;
     if (!form.state_chunks) return;
-    const int64_t element = rows * dtype_bytes(form.element);
     of[delta_mixed] = element * channels;
     of[delta_keys] = element * keys;
     of[delta_weights] = element * delta_heads * state_chunk_tokens;

@@ -139,6 +139,10 @@ enum class StepBuffer : uint8_t {
     delta_keys,    // [rows, value_heads, key_dim] delta nets only
     delta_weights, // [rows, value_heads, tokens of a chunk] delta nets only
     delta_gates,   // [rows, value_heads, 2] f32
+    // Delta nets that decay by channel.
+    gate_inputs,    // of z, then of a: [2][rows, gate_rank]
+    channel_decays, // a: [rows, value_heads, key_dim]
+    channel_gates,  // z: [rows, values_size]
     // Experts. turns: rows * chosen.
     router_logits,    // [rows, experts and the shared expert's gate] f32
     turns,            // four of [turns]
