@@ -548,6 +548,14 @@ Model with_experts(bool shared) {
 }
 Model experts_alone() { return with_experts(false); }
 Model experts_and_a_shared_one() { return with_experts(true); }
+Model experts_of_weighed_inputs() {
+    Model model = with_experts(true);
+    for (Layer &layer : model.layers) {
+        layer.experts()->router.kind = RouterKind::sigmoid;
+        layer.experts()->router.weighs_input = true;
+    }
+    return model;
+}
 
 // Attention has inputs in e4m3 and passes on 16 bits to the experts; what follows them is in e4m3
 // again.
@@ -559,6 +567,7 @@ void layers_with_experts_are_in_e4m3_up_to_the_experts(void **) {
     bool good = true;
     for (const Kind &kind : {Kind{"experts alone, by channel", experts_alone, 0, 0, 0},
                              Kind{"a shared one, by channel", experts_and_a_shared_one, 0, 0, 0},
+                             Kind{"inputs weighed, by channel", experts_of_weighed_inputs, 0, 0, 0},
                              Kind{"a shared one, blocks", experts_and_a_shared_one, 128, 128, 0}}) {
         const auto both = make_twice(kind);
         const bool shared = both->stored.layers[0].shared() != nullptr;
