@@ -203,8 +203,10 @@ void compare(const Golden &golden, const batchllm_results &results, const Way &w
     print_message("%s, %s: %.2f of the tokens compared\n", way.name, golden.directory.c_str(),
                   share);
     // transformers itself, computing in bf16, has 0.30 of gpt_oss_bf16's, 0.40 of gemma4_moe_bf16's and 0.58 of
-    // qwen3_moe_bf16's.
-    const double least_in_bf16 = is_a("gpt_oss") || is_a("gemma4_moe") ? 0.2 : 0.3;
+    // qwen3_moe_bf16's. Of llama4_vision_bf16's and kimi_linear_f16's an H100 has 0.29 to 0.37.
+    const bool close =
+        is_a("gpt_oss") || is_a("gemma4_moe") || is_a("llama4_vision") || is_a("kimi_linear_f16");
+    const double least_in_bf16 = close ? 0.2 : 0.3;
     assert_true(share >= (way.logprob_tolerance > 0.1 ? least_in_bf16 : 0.6));
 }
 

@@ -115,9 +115,12 @@ void models_with_experts_are_quantised_where_sizes_suit_it(void **) {
         in_fp8 += type == "bf16, some products in fp8 (e4m3)";
         whole += type == "bf16, products in fp8 (e4m3)";
         in_mxfp4 += type == "bf16, weights in mxfp4, some products in fp8 (e4m3)";
-        const bool far =
-            config_has(golden, "linear_num_value_heads") || config_has(golden, "\"deepseek_v3\"");
-        const double factor = far ? 3 : config_has(golden, "\"gpt_oss\"") ? 2 : 1.5;
+        const bool far = config_has(golden, "linear_num_value_heads") ||
+                         config_has(golden, "\"deepseek_v3\"") ||
+                         config_has(golden, "\"kimi_linear\"");
+        // With its weights alone rounded, in f32 on a CPU, this one is 5.3 off.
+        const bool farthest = golden.directory == "golden/kimi_linear_f16";
+        const double factor = farthest ? 12 : far ? 3 : config_has(golden, "\"gpt_oss\"") ? 2 : 1.5;
         good &= error_of_scores(golden, way) < factor * kQuantised;
     }
     assert_true(good && in_fp8 >= 4 && whole >= 2 && in_mxfp4 >= 1);

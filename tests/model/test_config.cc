@@ -776,8 +776,9 @@ void layers_of_llama_4_are_in_chunks_where_they_have_a_rope(void **) {
             },
             &apart);
         const std::string prefix = "model.layers.2.feed_forward.experts.3.";
+        const Model together = must_load(llama4(""));
         const FeedForward &last = apart.layers[2].experts()->each[3];
-        const FeedForward &stacked = must_load(llama4("")).layers[2].experts()->each[3];
+        const FeedForward &stacked = together.layers[2].experts()->each[3];
         for (const auto &[tensor, was, name] :
              {std::tuple(last.gate.values, stacked.gate.values, "gate_proj"),
               std::tuple(last.up.values, stacked.up.values, "up_proj"),
