@@ -329,8 +329,8 @@ void experts_are_chosen_by_logits_where_inputs_are_weighed(void **) {
     const Routed got = route(a, logits, {}, {});
     assert_true(got.experts_of == std::vector<int32_t>({5, 17, 9, 38}));
     assert_true(got.weights[0] == 1 && got.weights[1] == 1);
-    assert_float_equal(got.weights[2], 1 / (1 + std::exp(1.0)), 1e-6);
-    assert_float_equal(got.weights[3], 0.5, 1e-6);
+    assert_float_equal(got.weights[2], 1 / (1 + std::exp(1.0F)), 1e-6F);
+    assert_float_equal(got.weights[3], 0.5F, 1e-6F);
 }
 
 // A row of each turn is its token's times its weight; bytes are copied, and their scales weighed. Weights are 1 then.
