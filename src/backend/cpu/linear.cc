@@ -84,6 +84,8 @@ struct Primitive {
 constexpr std::array<int64_t, 16> kSizes = {1,  2,  4,  8,  12, 16, 24,  32,
                                             40, 48, 56, 64, 80, 96, 112, kBlockRows};
 using Sizes = std::vector<int64_t>;
+// How many rows a size is tried with at least, in each order.
+constexpr int64_t kTriedRows = 32;
 
 int64_t round_block(int64_t rows, std::span<const int64_t> sizes) {
     return *std::lower_bound(sizes.begin(), sizes.end(), rows);
@@ -164,35 +166,65 @@ struct Linear::Impl {
                                               {DNNL_ARG_SCRATCHPAD, scratchpad}});
     }
 
-    // Finds the sizes that give a row the same bits in every position, namely those that agree with
-    // the largest of them. All positions contain the same row.
+    // [n, k] in the layout of primitives, whose padding is zero.
+    Result<Buffer> pack_at_random(int64_t n, int64_t k) {
+        ASSIGN_OR_RETURN(const Buffer plain,
+                         Buffer::create(n * k * dtype_bytes(compute), "weights to try"));
+        fill_at_random(compute, n * k, plain.data());
+        const Primitive &made = primitive(64, n, k);
+        ASSIGN_OR_RETURN(
+            Buffer packed,
+            Buffer::create(static_cast<int64_t>(made.weights.get_size()), "weights to try"));
+        need_memory_to_create();
+        dnnl::memory from({{k, n}, dnnl_type(compute), dnnl::memory::dims{1, k}}, engine,
+                          plain.data());
+        dnnl::memory to(made.weights, engine, packed.data());
+        dnnl::reorder(from, to).execute(streams[0], from, to);
+        streams[0].wait();
+        return packed;
+    }
+
+    // Finds the sizes that give a row the same bits in every place and among any others, namely those that agree with the
+    // largest of them. Many rows are tried: of a matrix with one row of weights, each gives one number, and numbers that are
+    // added up in two orders are often the same.
     Status find_sizes(int64_t n, int64_t k) {
         Sizes &found = sizes[{n, k}];
         if (!found.empty()) return {};
         const int64_t row_bytes = k * dtype_bytes(compute);
-        const auto weight_bytes = static_cast<int64_t>(primitive(64, n, k).weights.get_size());
-        ASSIGN_OR_RETURN(const Buffer weights, Buffer::create(weight_bytes, "weights to try"));
-        ASSIGN_OR_RETURN(const Buffer input, Buffer::create(kBlockRows * row_bytes, "rows to try"));
-        fill_at_random(compute, weight_bytes / dtype_bytes(compute), weights.data());
-        fill_at_random(compute, k, input.data());
-        for (int64_t r = 1; r < kBlockRows; ++r) {
-            std::memcpy(input.data() + r * row_bytes, input.data(), static_cast<size_t>(row_bytes));
+        ASSIGN_OR_RETURN(const Buffer weights, pack_at_random(n, k));
+        std::array<Buffer, 2> inputs; // the same rows, from the first on and from the last
+        for (Buffer &input : inputs) {
+            ASSIGN_OR_RETURN(input, Buffer::create(kBlockRows * row_bytes, "rows to try"));
         }
-        std::vector<float> expected;
+        fill_at_random(compute, kBlockRows * k, inputs[0].data());
+        for (int64_t r = 0; r < kBlockRows; ++r) {
+            std::memcpy(inputs[1].data() + (kBlockRows - 1 - r) * row_bytes,
+                        inputs[0].data() + r * row_bytes, static_cast<size_t>(row_bytes));
+        }
+        std::vector<std::vector<float>> expected(kBlockRows); // of each row; none: not known yet
         for (auto size = kSizes.rbegin(); size != kSizes.rend(); ++size) {
             const Primitive &made = primitive(*size, n, k);
             RETURN_IF_ERROR(reserve(made));
-            execute(made, input.data(), weights.data(), 0);
-            streams[0].wait();
-            const float *rows = tiles[0].floats();
-            if (expected.empty()) expected.assign(rows, rows + n);
+            const int64_t tried = std::max(*size, kTriedRows);
             bool equal = true;
-            for (int64_t r = 0; r < *size; ++r) {
-                equal = equal && std::memcmp(rows + r * n, expected.data(),
-                                             static_cast<size_t>(n) * sizeof(float)) == 0;
+            for (int64_t block = 0; block < 2 * tried && equal; block += *size) {
+                const bool backwards = block >= tried;
+                const int64_t first =
+                    std::min(backwards ? block - tried : block, kBlockRows - *size);
+                execute(made, inputs[backwards ? 1 : 0].data() + first * row_bytes, weights.data(),
+                        0);
+                streams[0].wait();
+                for (int64_t r = 0; r < *size; ++r) {
+                    const int64_t row = backwards ? kBlockRows - 1 - first - r : first + r;
+                    std::vector<float> &known = expected[static_cast<size_t>(row)];
+                    const float *got = tiles[0].floats() + r * n;
+                    if (known.empty()) known.assign(got, got + n);
+                    equal = equal && std::memcmp(got, known.data(),
+                                                 static_cast<size_t>(n) * sizeof(float)) == 0;
+                }
             }
             if (equal) found.push_back(*size);
-            if (found.empty()) expected.clear();
+            if (found.empty()) expected.assign(kBlockRows, {});
         }
         std::reverse(found.begin(), found.end());
         if (!found.empty()) return {};
