@@ -178,13 +178,13 @@ __device__ __forceinline__ void make_results(const Tiles &tiles, float (&results
     }
 }
 
-// With skip and gate, to memory by way of the tile of z, of which the warp has its rows for itself.
-__device__ __forceinline__ void store_results(const StateSpaceArguments &s, const ChunkPlace &place,
+// With skip and, if kGated, gate, to memory by way of the tile of z, of which the warp has its rows for itself.
+template <bool kGated>
+__device__ __forceinline__ void store_results(const DeltaArguments &a, const ChunkPlace &place,
                                               int head, float skip, const Tiles &tiles,
                                               const float (&results)[8][4]) {
-    const DeltaArguments &a = s.delta;
     const int lane = static_cast<int>(threadIdx.x % 32), first = 16 * warp_of_group();
-    const auto gate = [&](float z) { return s.gate_last ? 1.0f : silu_approximate(z); };
+    const auto gate = [](float z) { return kGated ? silu_approximate(z) : 1.0f; };
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -288,6 +288,7 @@ template <typename S> __device__ __forceinline__ void run_states(const StateSpac
 }
 
 // By the other.
+template <bool kGated>
 __device__ __forceinline__ void run_results(const StateSpaceArguments &s, const StateItem &item,
                                             int head, unsigned char *memory, int *turn) {
     const float skip = s.skip == nullptr ? 0.0f : s.skip[head];
@@ -296,11 +297,11 @@ __device__ __forceinline__ void run_results(const StateSpaceArguments &s, const 
         const Tiles tiles(memory, *turn);
         float results[8][4] = {};
         make_results(tiles, results);
-        store_results(s, ChunkPlace(item, first), head, skip, tiles, results);
+        store_results<kGated>(s.delta, ChunkPlace(item, first), head, skip, tiles, results);
     }
 }
 
-template <typename S> __global__ void __launch_bounds__(kThreads, kBlocks)
+template <typename S, bool kGated> __global__ void __launch_bounds__(kThreads, kBlocks)
     state_space_chunks(const __grid_constant__ StateSpaceChunks c) {
     extern __shared__ __align__(128) unsigned char memory[];
     const DeltaArguments &a = c.space.delta;
@@ -310,7 +311,7 @@ template <typename S> __global__ void __launch_bounds__(kThreads, kBlocks)
     for (int i = level.chunked + static_cast<int>(blockIdx.y); i < level.end; i += gridDim.y) {
         const StateItem item = a.items[i];
         if (threadIdx.x < kGroup) {
-            run_results(c.space, item, head, memory, &turn);
+            run_results<kGated>(c.space, item, head, memory, &turn);
         } else {
             run_states<S>(c, item, head, memory, &turn);
         }
@@ -340,8 +341,10 @@ cudaError_t launch_state_space_chunks(const StateSpaceChunks &c, cudaStream_t st
     const dim3 grid(static_cast<unsigned>(a.value_heads),
                     static_cast<unsigned>(std::min(of_head, 65535)));
     return with_state(a.state, [&](auto state) {
-        return launch_with_shared(space::state_space_chunks<decltype(state)>, grid, space::kThreads,
-                                  space::Tiles::kBytes, stream, c);
+        using S = decltype(state);
+        const auto kernel = c.space.gate_last ? space::state_space_chunks<S, false>
+                                              : space::state_space_chunks<S, true>;
+        return launch_with_shared(kernel, grid, space::kThreads, space::Tiles::kBytes, stream, c);
     });
 }
 
