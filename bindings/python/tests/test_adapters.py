@@ -125,7 +125,8 @@ class Adapters(unittest.TestCase):
                 batchllm.run_files(self.engine, source, target, force=True, adapter_column="whom")
             vectors, wanted = f"{folder}/vectors.parquet", self.engine.embed(prompt, adapter="two")
             batchllm.run_files(self.engine, source, vectors, task="embed", adapter_column="who")
-            self.assertEqual(pyarrow.parquet.read_table(vectors)["embedding"][8].as_py(), wanted[0].tolist())
+            found = pyarrow.parquet.read_table(vectors)["embedding"][8].as_py()
+            self.assertLess(max(abs(a - b) for a, b in zip(found, wanted[0], strict=True)), 1e-4)  # in other company
 
     @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "needs pyarrow")
     def test_a_directory_of_adapters_is_loaded_as_rows_name_them(self):
