@@ -192,7 +192,7 @@ void WorklistBuilder::add_edges() {
         for (const Draft::Read &whole : draft.stretches) {
             const int32_t before = chunk_begin(draft.min_position) - whole.stretch.start;
             const int32_t end = ceil_div(std::max(before, 0), kPageKeys) * kPageKeys;
-            if (end <= before || before >= whole.stretch.keys) continue;
+            if (before <= 0 || end <= before || before >= whole.stretch.keys) continue;
             Draft edge;
             edge.edge = true;
             edge.tokens = draft.tokens;

@@ -84,7 +84,7 @@ struct Primitive {
 constexpr std::array<int64_t, 16> kSizes = {1,  2,  4,  8,  12, 16, 24,  32,
                                             40, 48, 56, 64, 80, 96, 112, kBlockRows};
 using Sizes = std::vector<int64_t>;
-// How many rows a size is tried with at least, in each order.
+// How many rows a size is tried with at least, in each order of them.
 constexpr int64_t kTriedRows = 32;
 
 int64_t round_block(int64_t rows, std::span<const int64_t> sizes) {
@@ -192,7 +192,8 @@ struct Linear::Impl {
         if (!found.empty()) return {};
         const int64_t row_bytes = k * dtype_bytes(compute);
         ASSIGN_OR_RETURN(const Buffer weights, pack_at_random(n, k));
-        std::array<Buffer, 2> inputs; // the same rows, from the first on and from the last
+        std::array<Buffer, 3>
+            inputs; // the rows, from the first on and from the last; the first one everywhere
         for (Buffer &input : inputs) {
             ASSIGN_OR_RETURN(input, Buffer::create(kBlockRows * row_bytes, "rows to try"));
         }
@@ -200,6 +201,8 @@ struct Linear::Impl {
         for (int64_t r = 0; r < kBlockRows; ++r) {
             std::memcpy(inputs[1].data() + (kBlockRows - 1 - r) * row_bytes,
                         inputs[0].data() + r * row_bytes, static_cast<size_t>(row_bytes));
+            std::memcpy(inputs[2].data() + r * row_bytes, inputs[0].data(),
+                        static_cast<size_t>(row_bytes));
         }
         std::vector<std::vector<float>> expected(kBlockRows); // of each row; none: not known yet
         for (auto size = kSizes.rbegin(); size != kSizes.rend(); ++size) {
@@ -207,20 +210,23 @@ struct Linear::Impl {
             RETURN_IF_ERROR(reserve(made));
             const int64_t tried = std::max(*size, kTriedRows);
             bool equal = true;
-            for (int64_t block = 0; block < 2 * tried && equal; block += *size) {
-                const bool backwards = block >= tried;
-                const int64_t first =
-                    std::min(backwards ? block - tried : block, kBlockRows - *size);
-                execute(made, inputs[backwards ? 1 : 0].data() + first * row_bytes, weights.data(),
-                        0);
-                streams[0].wait();
-                for (int64_t r = 0; r < *size; ++r) {
-                    const int64_t row = backwards ? kBlockRows - 1 - first - r : first + r;
-                    std::vector<float> &known = expected[static_cast<size_t>(row)];
-                    const float *got = tiles[0].floats() + r * n;
-                    if (known.empty()) known.assign(got, got + n);
-                    equal = equal && std::memcmp(got, known.data(),
-                                                 static_cast<size_t>(n) * sizeof(float)) == 0;
+            for (size_t order = 0; order < inputs.size(); ++order) {
+                for (int64_t block = 0; block < tried && equal; block += *size) {
+                    const int64_t at = std::min(block, kBlockRows - *size);
+                    const int64_t first = order == 1 ? kBlockRows - *size - at : at;
+                    execute(made, inputs[order].data() + first * row_bytes, weights.data(), 0);
+                    streams[0].wait();
+                    for (int64_t r = 0; r < *size; ++r) {
+                        const int64_t place = first + r;
+                        const int64_t row = order == 0   ? place
+                                            : order == 1 ? kBlockRows - 1 - place
+                                                         : 0;
+                        std::vector<float> &known = expected[static_cast<size_t>(row)];
+                        const float *got = tiles[0].floats() + r * n;
+                        if (known.empty()) known.assign(got, got + n);
+                        equal = equal && std::memcmp(got, known.data(),
+                                                     static_cast<size_t>(n) * sizeof(float)) == 0;
+                    }
                 }
             }
             if (equal) found.push_back(*size);
