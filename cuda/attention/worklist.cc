@@ -58,6 +58,18 @@ double WorklistBuilder::time_of(bool matrix, size_t tokens, int64_t keys) const 
                                                                : pages * options_.narrow_us;
 }
 
+template <typename Use> void WorklistBuilder::for_parts_below(const KeyStretch &prefix,
+                                                              const std::vector<int32_t> &tokens,
+                                                              const Use &use) const {
+    if (!options_.chunked) return use(tokens);
+    std::map<int32_t, std::vector<int32_t>> by_chunk;
+    for (const int32_t token : tokens) {
+        const int32_t begin = chunk_begin(positions_[static_cast<size_t>(token)]);
+        if (begin < prefix.start + prefix.keys) by_chunk[begin].push_back(token);
+    }
+    for (const auto &[begin, part] : by_chunk) use(part);
+}
+
 void WorklistBuilder::share_prefixes() {
     shared_.assign(nodes_.size(), false);
     if (!options_.share) return;
@@ -76,7 +88,7 @@ void WorklistBuilder::share_prefixes() {
         if (readers_[i] < 2) continue;
         const KeyStretch prefix = stretch_of(static_cast<int32_t>(i));
         double gain = 0;
-        for (const std::vector<int32_t> &part : parts_below(prefix, below[i])) {
+        for_parts_below(prefix, below[i], [&](const std::vector<int32_t> &part) {
             const size_t tokens = part.size();
             const bool matrix = static_cast<int32_t>(tokens) > stream_tokens_;
             const size_t each = static_cast<size_t>(matrix ? matrix_tokens_ : stream_tokens_);
@@ -93,7 +105,7 @@ void WorklistBuilder::share_prefixes() {
                                        : readers_[i] * static_cast<double>(tokens) /
                                              static_cast<double>(below[i].size());
             gain += readers * time_of(false, 1, keys) - together;
-        }
+        });
         if (gain <= 0 && !options_.always_share) continue;
         shared_[i] = true;
         saved += gain;
@@ -104,21 +116,9 @@ void WorklistBuilder::share_prefixes() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (!shared_[i]) continue;
         const auto index = static_cast<int32_t>(i);
-        for (const auto &part : parts_below(stretch_of(index), below[i])) stack(index, part);
+        for_parts_below(stretch_of(index), below[i],
+                        [&](const std::vector<int32_t> &part) { stack(index, part); });
     }
-}
-
-std::vector<std::vector<int32_t>>
-WorklistBuilder::parts_below(const KeyStretch &prefix, const std::vector<int32_t> &tokens) const {
-    if (!options_.chunked) return {tokens};
-    std::map<int32_t, std::vector<int32_t>> by_chunk;
-    for (const int32_t token : tokens) {
-        const int32_t begin = chunk_begin(positions_[static_cast<size_t>(token)]);
-        if (begin < prefix.start + prefix.keys) by_chunk[begin].push_back(token);
-    }
-    std::vector<std::vector<int32_t>> parts;
-    for (auto &[begin, part] : by_chunk) parts.push_back(std::move(part));
-    return parts;
 }
 
 std::pair<int32_t, int32_t> WorklistBuilder::range_of(std::span<const int32_t> tokens) const {

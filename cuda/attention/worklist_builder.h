@@ -69,9 +69,10 @@ class WorklistBuilder {
 
     // Decides for each node with several decoding descendants whether they read it together.
     void share_prefixes();
-    // Tokens below a prefix, those that may read it together in one part: all, or of each chunk that it has keys of.
-    std::vector<std::vector<int32_t>> parts_below(const KeyStretch &prefix,
-                                                  const std::vector<int32_t> &tokens) const;
+    // Calls use(part) for tokens below a prefix that may read it together: all, or those of each chunk that it has keys of.
+    template <typename Use> void for_parts_below(const KeyStretch &prefix,
+                                                 const std::vector<int32_t> &tokens,
+                                                 const Use &use) const;
     // Adds the items of a prefix that `tokens` read together. All tokens come after the whole
     // prefix, so only windows and chunks can hide parts of it.
     void stack(int32_t index, const std::vector<int32_t> &tokens);

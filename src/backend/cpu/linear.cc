@@ -192,8 +192,8 @@ struct Linear::Impl {
         if (!found.empty()) return {};
         const int64_t row_bytes = k * dtype_bytes(compute);
         ASSIGN_OR_RETURN(const Buffer weights, pack_at_random(n, k));
-        std::array<Buffer, 3>
-            inputs; // the rows, from the first on and from the last; the first one everywhere
+        // The rows from the first on; from the last; the first one everywhere.
+        std::array<Buffer, 3> inputs;
         for (Buffer &input : inputs) {
             ASSIGN_OR_RETURN(input, Buffer::create(kBlockRows * row_bytes, "rows to try"));
         }
