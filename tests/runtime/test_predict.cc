@@ -741,7 +741,8 @@ void auto_takes_no_more_devices_than_can_do_what_is_asked(void **) {
     says(chosen(4), "2 devices would need ");
     options.kv_memory_bytes = 0;
 
-    large.tower = describe_model("golden/qwen3_vl_pictures").value().tower; // which each of them has
+    large.tower =
+        describe_model("golden/qwen3_vl_pictures").value().tower; // which each of them has
     assert_int_equal(chosen(8).ranks, 2);
 }
 
