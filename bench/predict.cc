@@ -9,7 +9,7 @@
 //     predict [DEVICE] --job NAME ..    the same of one job, and its seconds by part, changed as
 //                                       bench/throughput changes it: --model --rows
 //                                   --prefix --common --own --sharing --spread --new --step-tokens --kv-gib
-//                                   --tensor-parallel
+//                                   --quantize --kv-type --tensor-parallel
 //
 // DEVICE: a name, or a file of one (src/backend/sim/device_costs.h); default h200.
 #include <cmath>
@@ -32,6 +32,10 @@ std::string name_of(const MeasuredJob &job) {
         });
     if (other_rows) name += " --rows " + std::to_string(of.rows);
     if (!job.sharing_on) name += " --no-sharing";
+    for (const auto &[key, value] : job.extra) {
+        name += key == "quantize" ? " --quantize fp8" : " --kv-type fp8";
+    }
+    if (of.generated != 100 && of.generated != 20) name += " --new " + std::to_string(of.generated);
     if (job.step_tokens > 0) name += " --step-tokens " + std::to_string(job.step_tokens);
     if (job.levels > 1) name += " --levels 2";
     if (std::strcmp(of.model, "Mistral-7B") != 0) name.append(", ").append(of.model);
@@ -40,19 +44,21 @@ std::string name_of(const MeasuredJob &job) {
 
 Status compare_with_measured(const std::string &device) {
     double worst = 0, sum = 0;
-    const std::vector<MeasuredJob> jobs =
-        device == "h100" ? measured_on_h100() : measured_on_h200();
+    std::vector<MeasuredJob> jobs = device == "h100" ? measured_on_h100() : measured_on_h200();
+    for (MeasuredJob &job : measured_models(device)) jobs.push_back(std::move(job));
     std::printf("| job | measured, rows/s | predicted | error | steps | linear, s | attention | "
-                "elementwise | logits | step |\n|---|---|---|---|---|---|---|---|---|---|\n");
+                "states | elementwise | logits | step |\n"
+                "|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (const MeasuredJob &job : jobs) {
         ASSIGN_OR_RETURN(const Predicted p, predict_job(job, device));
         const double off = p.rows_second / job.rows_second - 1;
         worst = std::max(worst, std::abs(off));
         sum += std::abs(off);
-        std::printf("| %s%s | %.1f | %.1f | %+.1f %% | %lld | %.2f | %.2f | %.2f | %.2f | %.2f |\n",
-                    name_of(job).c_str(), job.fitted ? "*" : "", job.rows_second, p.rows_second,
-                    100 * off, static_cast<long long>(p.steps), p.parts.linear, p.parts.attention,
-                    p.parts.elementwise, p.parts.logits, p.parts.step);
+        std::printf(
+            "| %s%s | %.1f | %.1f | %+.1f %% | %lld | %.2f | %.2f | %.2f | %.2f | %.2f | %.2f |\n",
+            name_of(job).c_str(), job.fitted ? "*" : "", job.rows_second, p.rows_second, 100 * off,
+            static_cast<long long>(p.steps), p.parts.linear, p.parts.attention, p.parts.states,
+            p.parts.elementwise, p.parts.logits, p.parts.step);
         std::fflush(stdout);
     }
     std::printf("worst %.1f %%, mean %.1f %%\n", 100 * worst,
@@ -133,15 +139,16 @@ Status show_common_prefixes(const std::string &device, const Arguments *of_one) 
         job.kv_gib = of_one->kv_gib;
         for (const auto &[key, value] : of_one->extra) {
             if (key == "tensor_parallel") job.ranks = value;
+            if (key == "quantize" || key == "kv_type") job.extra.emplace_back(key, value);
         }
         RETURN_IF_ERROR(show_levels(job, device));
         ASSIGN_OR_RETURN(const Predicted p, predict_job(job, device));
-        std::printf(
-            "seconds: linear %.2f, attention %.2f, elementwise %.2f, logits %.2f, exchange %.2f, "
-            "step %.2f; %lld steps, %lld pages\n",
-            p.parts.linear, p.parts.attention, p.parts.elementwise, p.parts.logits,
-            p.parts.exchange, p.parts.step, static_cast<long long>(p.steps),
-            static_cast<long long>(p.pages));
+        std::printf("seconds: linear %.2f, attention %.2f, states %.2f, elementwise %.2f, logits "
+                    "%.2f, exchange %.2f, "
+                    "step %.2f; %lld steps, %lld pages\n",
+                    p.parts.linear, p.parts.attention, p.parts.states, p.parts.elementwise,
+                    p.parts.logits, p.parts.exchange, p.parts.step, static_cast<long long>(p.steps),
+                    static_cast<long long>(p.pages));
         return {};
     }
     for (const char *model : models_with_heads) {

@@ -22,8 +22,9 @@ struct MeasuredJob {
     bool sharing_on = true;  // false: --no-sharing
     int64_t step_tokens = 0; // 0: today's default, not that of the measured commit
     int32_t levels = 1;
-    double common_prefix_cost = 0; // for levels 0
-    std::string ranks = "1";       // devices that work as one
+    double common_prefix_cost = 0;                               // for levels 0
+    std::string ranks = "1";                                     // devices that work as one
+    std::vector<std::pair<std::string, std::string>> extra = {}; // quantize, kv_type
 };
 
 // A job by name, with the differences from it.
@@ -66,6 +67,52 @@ constexpr MeasuredRate kMeasuredOnH100[] = {
     {"a4", 512, 0, 46.9, false}, {"industry1", 1000, 0, 57.4, false}, {"a16", 0, 4096, 84.8, false},
 };
 
+// Measured in fp8, or with models whose layers have states.
+struct MeasuredModel {
+    const char *name;
+    int64_t rows;        // 0: as in the job
+    int32_t generated;   // the same
+    int64_t step_tokens; // 0: the default of the device description
+    const char *model;   // null: the job's
+    const char *types;   // "", "fp8": of products, "fp8, kv": of keys and values too
+    double rows_second;
+};
+
+// At 903545b, 3796592 and d4e9e66; with states as docs/lab/jobs.md says.
+constexpr MeasuredModel kModelsOnH200[] = {
+    {"a16", 0, 0, 0, nullptr, "fp8", 130.3},
+    {"one", 0, 0, 0, nullptr, "fp8", 174.6},
+    {"c16", 0, 0, 0, nullptr, "fp8", 27.1},
+    {"industry1", 1000, 0, 0, nullptr, "fp8", 86.2},
+    {"c16", 96, 400, 0, nullptr, "fp8", 13.6},
+    {"a16", 0, 0, 0, nullptr, "fp8, kv", 135.7},
+    {"one", 0, 0, 0, nullptr, "fp8, kv", 181.9},
+    {"c16", 0, 0, 0, nullptr, "fp8, kv", 29.1},
+    {"industry1", 1000, 0, 0, nullptr, "fp8, kv", 90.7},
+    {"c16", 96, 400, 0, nullptr, "fp8, kv", 16.1},
+    {"a16", 0, 0, 8192, "qwen3-30b-a3b", "fp8", 164.1},
+    {"a16", 0, 0, 16384, "qwen3-30b-a3b", "fp8", 167.1},
+    {"c16", 0, 0, 8192, "qwen3-30b-a3b", "fp8", 37.4},
+    {"c16", 0, 0, 16384, "qwen3-30b-a3b", "fp8", 38.1},
+    {"a16", 512, 0, 16384, "qwen3.5-9b", "", 77.9},
+    {"a16", 512, 0, 0, "granite-4.0-h-micro", "", 117},
+    {"a16", 64, 0, 0, "granite-4.0-h-micro", "", 73.2},
+    {"a16", 512, 0, 0, "nemotron-h-8b", "", 66.2},
+    {"a16", 512, 0, 0, "nemotron-3-nano", "", 96.3},
+    {"a16", 1024, 0, 0, "lfm2-1.2b", "", 588},
+};
+
+// At 89f89b7 and 2edf6d3.
+constexpr MeasuredModel kModelsOnH100[] = {
+    {"a16", 0, 0, 0, nullptr, "fp8", 121.1},
+    {"one", 0, 0, 0, nullptr, "fp8", 168.0},
+    {"c16", 256, 0, 0, nullptr, "fp8", 24.3},
+    {"a16", 0, 0, 0, nullptr, "fp8, kv", 130.4},
+    {"a16", 256, 0, 0, "qwen3.5-9b", "", 69.3},
+    {"a16", 512, 0, 0, "granite-4.0-h-micro", "", 100.1},
+    {"a16", 1024, 0, 0, "lfm2-1.2b", "", 575},
+};
+
 inline MeasuredJob measured_job(const MeasuredRate &rate) {
     MeasuredJob job{};
     for (const NamedJob &named : kJobs) {
@@ -76,6 +123,25 @@ inline MeasuredJob measured_job(const MeasuredRate &rate) {
     job.rows_second = rate.rows_second;
     job.fitted = rate.fitted;
     return job;
+}
+
+// In fp8, and with states.
+inline std::vector<MeasuredJob> measured_models(const std::string &device) {
+    std::vector<MeasuredJob> jobs;
+    const auto add = [&](const MeasuredModel &of) {
+        jobs.push_back(measured_job({of.name, of.rows, of.step_tokens, of.rows_second, false}));
+        MeasuredJob &job = jobs.back();
+        if (of.generated > 0) job.job.generated = of.generated;
+        if (of.model != nullptr) job.job.model = of.model;
+        if (*of.types != 0) job.extra.emplace_back("quantize", "fp8");
+        if (std::string(of.types) == "fp8, kv") job.extra.emplace_back("kv_type", "fp8");
+    };
+    if (device == "h100") {
+        for (const MeasuredModel &of : kModelsOnH100) add(of);
+    } else {
+        for (const MeasuredModel &of : kModelsOnH200) add(of);
+    }
+    return jobs;
 }
 
 inline std::vector<MeasuredJob> measured_on_h100() {
@@ -151,6 +217,7 @@ inline Result<Predicted> predict_job(const MeasuredJob &of, const std::string &d
     if (!of.sharing_on) planning.enlarge = BATCHLLM_ENLARGE_NONE;
     ASSIGN_OR_RETURN(const Plan plan, plan_job(job, rows, planning));
     BackendOptions options;
+    options.extra = of.extra;
     options.extra.emplace_back("device", device);
     options.extra.emplace_back("tensor_parallel", of.ranks);
     options.step_tokens = of.step_tokens;

@@ -32,14 +32,6 @@ Result<int64_t> read_tokens(const std::string &key, const std::string &value, in
                  value.c_str(), static_cast<int>(least));
 }
 
-Result<Quantize> read_quantize(const std::string &value) {
-    if (value == "none") return Quantize::none;
-    if (value == "stored") return Quantize::stored;
-    if (value == "fp8") return Quantize::fp8;
-    return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "backend option quantize=%s: none, stored or fp8",
-                 value.c_str());
-}
-
 // Options that were requested by name are not ignored silently.
 Status check_quantize(const ForwardOptions &forward, const cudaDeviceProp &device) {
     if (forward.quantize != Quantize::fp8) return {};

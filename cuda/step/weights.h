@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "backend/gpu/scaled_fit.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "elementwise/norm.h"
@@ -125,15 +126,6 @@ struct DeviceWeights {
     DeviceMemory memory;              // all of it
 
     bool scaled() const { return in_e4m3 > 0; }
-};
-
-// Which of the layers' matrices are in e4m3 or in four bits. The embedding and what gives layers their inputs never
-// are, the head is never in e4m3.
-enum class Quantize : uint8_t {
-    none,   // no matrix
-    stored, // those that the checkpoint has so, with its own scales
-    fp8, // in e4m3 those that it has so, and those that it has in four bits; of a checkpoint that is not quantised, all:
-         // with a scale a row
 };
 
 struct LoadOptions {

@@ -289,6 +289,13 @@ Groups groups_of(const Tensor &tensor) {
     return {first, last - first + 1};
 }
 
+bool is_described_in_e4m3(const Model &model, const Tensor &tensor) {
+    if (tensor.data != nullptr) return tensor.dtype == DType::e4m3;
+    if (tensor.columns <= 1 || model.quantization == nullptr) return false;
+    const auto scheme = described_scheme(model, tensor);
+    return scheme && scheme->four_bits == FourBitForm::none;
+}
+
 std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &tensor) {
     FourBitFacts facts;
     if (const FourBits *found = tensor.four_bits.get()) {

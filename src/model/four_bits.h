@@ -38,6 +38,8 @@ struct FourBitFacts {
 };
 // Of a tensor that is in four bits; empty: it is not. Before its bytes are there, as the quantization_config says.
 std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &tensor);
+// Whether it is in e4m3, likewise.
+bool is_described_in_e4m3(const Model &model, const Tensor &tensor);
 
 // Words have 32 bits. [rows, columns] is the whole tensor in the file.
 struct FourBits {

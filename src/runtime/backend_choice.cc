@@ -144,6 +144,7 @@ std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const M
         options.drafts == Drafts::where_they_pay || (options.drafts == Drafts::on_gpu && on_gpu);
     if (!wanted) return nullptr;
     DeviceCosts costs = costs_of_device(backend.computes_on);
+    costs.fp8_products.clear(); // drafts were measured with one factor for all products
     for (std::vector<DeviceCosts::Product> *rates : {&costs.products, &costs.experts}) {
         for (DeviceCosts::Product &product : *rates)
             product.flops *= backend.products_in_fp8 ? fp8_speed : 1;
@@ -152,7 +153,8 @@ std::shared_ptr<const StepCost> step_cost_on(const BackendInfo &backend, const M
     const bool kv_in_fp8 =
         std::find(extra.begin(), extra.end(),
                   std::pair<std::string, std::string>("kv_type", "fp8")) != extra.end();
-    return std::make_shared<StepCost>(std::move(costs), model, kv_in_fp8 ? 1 : 2);
+    const CostTypes types{.kv_bytes = kv_in_fp8 ? 1 : 2};
+    return std::make_shared<StepCost>(std::move(costs), model, types);
 }
 
 Status check_cpu_devices(const EngineOptions &options) {

@@ -10,8 +10,7 @@ double common_prefix_cost_on(const BackendInfo &backend, const Model &model) {
     const ComputeDevice &device = backend.computes_on;
     if (device.kind == DeviceKind::none) return 0;
     if (device.kind == DeviceKind::gpu && backend.reproducible) return 0;
-    return (backend.products_in_fp8 ? fp8_speed : 1) *
-           common_prefix_cost(StepCost(costs_of_device(device), model));
+    return common_prefix_cost(costs_of_device(device), model, backend.products_in_fp8);
 }
 
 } // namespace batchllm

@@ -7,9 +7,6 @@
 
 namespace batchllm {
 
-// How much faster products are in fp8 on a GPU; merges are not (docs/performance.md).
-inline constexpr double fp8_speed = 1.45;
-
 // For a backend that computes tensors; 0: unknown, so there are no common prefixes. The device's
 // description is costs_of_device(): only its ratio of merges to products matters. Reproducible rows
 // on a GPU have no common prefixes, because their last bits would depend on them.

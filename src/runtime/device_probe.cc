@@ -253,6 +253,11 @@ void take_info(const BackendInfo &info, DeviceCosts *costs) {
     costs->step_tokens = costs->gpu ? most_step_tokens : info.step_tokens;
     if (on_processor(info)) costs->expert_step_tokens = 0;
     costs->gated_tokens = info.gated_tokens;
+    if (info.gated_tokens ==
+        0) { // of another compute capability than the device whose rates they are
+        costs->fp8_products.clear();
+        costs->fp8_experts.clear();
+    }
 }
 
 // The cached description is named after the device, so another device never gets it.
@@ -312,6 +317,8 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
         costs.host_us = costs.host_token_us = 0;
         costs.attention_overlap = 0;
         costs.experts.clear(); // one product per expert
+        costs.fp8_products.clear();
+        costs.fp8_experts.clear();
         costs.routing_us = costs.routing_ns = 0;
     }
     take_info(info, &costs);
@@ -321,7 +328,10 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     RETURN_IF_ERROR(measure_products(probe, model, &costs));
     // Not measured: assumed to differ from that device by the same factor as other products.
     const double ratio = costs.products.back().flops / rate;
-    for (DeviceCosts::Product &product : costs.experts) product.flops *= ratio;
+    for (std::vector<DeviceCosts::Product> *rates :
+         {&costs.experts, &costs.fp8_products, &costs.fp8_experts}) {
+        for (DeviceCosts::Product &product : *rates) product.flops *= ratio;
+    }
     // The pool has the default share of the memory that the probe's model leaves.
     costs.kv_fraction = on_processor(info) ? cpu_kv_fraction : gpu_kv_fraction;
     costs.memory_bytes =

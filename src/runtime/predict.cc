@@ -1,13 +1,13 @@
 #include "runtime/predict.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <unordered_map>
 #include <utility>
 
 #include "backend/sim/sim_backend.h"
 #include "backend/tensor_parallel.h"
-#include "model/quantization.h"
 #include "runtime/device_probe.h"
 #include "runtime/engine.h"
 
@@ -21,7 +21,9 @@ EngineOptions options_on_sim(const EngineOptions &options, const Plan &plan) {
     own.drafts = Drafts::off; // whether texts repeat is not known
     // Those that sim knows too.
     std::erase_if(own.backend_options.extra, [](const auto &o) {
-        return o.first != "kv_type" && o.first != tensor_parallel_key;
+        constexpr std::array known = {"kv_type", "quantize", "state_type", "state_slots",
+                                      tensor_parallel_key};
+        return std::find(known.begin(), known.end(), o.first) == known.end();
     });
     own.timeline_path.clear();
     own.log = {};
@@ -38,33 +40,13 @@ bool has_option(const EngineOptions &options, const char *key, const char *value
     return std::find(extra.begin(), extra.end(), wanted) != extra.end();
 }
 
-std::string quantize_of(const EngineOptions &options) {
-    std::string quantize = "stored"; // the default of the CUDA backend
-    for (const auto &[key, value] : options.backend_options.extra) {
-        if (key == "quantize") quantize = value;
-    }
-    return quantize;
-}
-
-// The CUDA backend computes fp8 weights in fp8, which takes another time than a description says.
-// On other backends weights are widened at load and cost as much as 16-bit ones. f32 takes another
-// time too, unless the description was measured in f32 on this machine's device.
-Status refuse_types(const Model &model, const EngineOptions &options, const DeviceCosts &costs,
-                    bool measured_here) {
-    if (costs.gpu && !measured_here && options.backend_options.compute_type == "f32") {
-        return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "%s is not predicted in f32 on %s: its description says what products in 16 "
-                     "bits take",
-                     options.model_dir.c_str(), costs.name.c_str());
-    }
-    const std::string quantize = quantize_of(options);
-    const bool stored = model.quantization != nullptr && model.quantization->has_fp8();
-    const bool in_fp8 = quantize == "fp8" || (stored && quantize != "none");
-    if (!costs.gpu || !in_fp8) return {};
+// f32 takes another time than a description says, unless it was measured in f32 on this machine's device.
+Status refuse_f32(const EngineOptions &options, const DeviceCosts &costs, bool measured_here) {
+    if (!costs.gpu || measured_here || options.backend_options.compute_type != "f32") return {};
     return error(BATCHLLM_ERROR_UNSUPPORTED,
-                 "%s is not predicted in fp8: no description of a device says what products in fp8 "
-                 "take; its checkpoint in 16 bits can be predicted, and takes longer",
-                 options.model_dir.c_str());
+                 "%s is not predicted in f32 on %s: its description says what products in 16 bits "
+                 "take",
+                 options.model_dir.c_str(), costs.name.c_str());
 }
 
 Status add_rows(Engine *engine, const Column<int32_t> &rows, const ParamsColumn &params) {
@@ -117,14 +99,7 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
     const auto loader = [&](const EngineOptions &of) -> Result<LoadedModel> {
         LoadedModel loaded;
         ASSIGN_OR_RETURN(Model model, describe_model(of.model_dir));
-        RETURN_IF_ERROR(refuse_types(model, options, costs, predicting.device.empty()));
-        if (model.state_size() > 0) {
-            return error(BATCHLLM_ERROR_UNSUPPORTED,
-                         "%s is not predicted: it has layers with a state, and no description of "
-                         "a device says what they take",
-                         of.model_dir.c_str());
-        }
-        if (quantize_of(options) == "none") model.quantization = nullptr; // all in 16 bits
+        RETURN_IF_ERROR(refuse_f32(options, costs, predicting.device.empty()));
         if (has_option(options, "pictures", "0")) {
             model.tower = nullptr;
             model.no_tower = "the backend option pictures is 0";
@@ -148,9 +123,13 @@ Result<Prediction> predict(const Plan &plan, const Column<int32_t> &rows,
             backend.extra.emplace_back("max_length", length);
         }
         for (size_t i = 0; i < chosen.first_devices().size(); ++i) {
-            ASSIGN_OR_RETURN(const SimOptions read,
-                             read_sim_options(loaded.model.get(), backend, costs));
-            auto sim = std::make_unique<SimBackend>(read, backend);
+            Result<SimOptions> read = read_sim_options(loaded.model.get(), backend, costs);
+            if (read.status().code() == BATCHLLM_ERROR_UNSUPPORTED) {
+                return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: %s", of.model_dir.c_str(),
+                             read.status().message().c_str());
+            }
+            RETURN_IF_ERROR(read.status());
+            auto sim = std::make_unique<SimBackend>(*read, backend);
             devices.push_back(sim.get());
             loaded.common_prefix_cost = sim->common_prefix_cost();
             loaded.backends.push_back(std::move(sim));

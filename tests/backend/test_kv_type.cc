@@ -89,7 +89,7 @@ void attention_in_fp8_is_predicted_by_its_bytes(void **) {
             batch.tokens.push_back(1);
             batch.positions.push_back(keys);
         }
-        return StepCost(costs, model, bytes).seconds(batch).attention;
+        return StepCost(costs, model, {.kv_bytes = bytes}).seconds(batch).attention;
     };
     const double launches = StepCost(costs, model).costs().attention_us * 1e-6 *
                             static_cast<double>(model.layers.size());

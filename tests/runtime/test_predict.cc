@@ -139,10 +139,12 @@ void jobs_with_latents_are_predicted_within_three_tenths(void **) {
 
 void jobs_on_an_h200_are_predicted_within_six_percent(void **) {
     predict_measured(measured_on_h200(), "h200");
+    predict_measured(measured_models("h200"), "h200");
 }
 
 void jobs_on_an_h100_are_predicted_within_six_percent(void **) {
     predict_measured(measured_on_h100(), "h100");
+    predict_measured(measured_models("h100"), "h100");
 }
 
 const ComputeDevice h200{DeviceKind::gpu, "NVIDIA H200", 0, 0};
@@ -354,18 +356,33 @@ void what_cannot_be_predicted_says_why(void **) {
     batchllm_plan_destroy(plan);
 }
 
-// No description of a GPU covers fp8, f32 or states. For four bits, and for fp8 on a CPU or with
-// quantize=none, the weights are widened, and the prediction is for the same model in 16 bits.
-void fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused(void **) {
-    const Rows rows;
-    batchllm_plan *plan = nullptr;
-    const std::vector<int64_t> offsets = {0, 40, 100};
-    assert_int_equal(batchllm_plan_create(2, rows.tokens.data(), offsets.data(), nullptr, nullptr,
-                                          nullptr, &plan),
-                     BATCHLLM_OK);
-    std::vector<int32_t> few(100, 5);
+// Requests that decode one token each, whose context is only that token.
+StepSeconds decode(const StepCost &cost, int32_t tokens) {
+    TokenBatch batch;
+    for (int32_t i = 0; i < tokens; ++i) {
+        batch.nodes.push_back({-1, 0, 1, i, 1, false});
+        batch.tokens.push_back(1);
+        batch.positions.push_back(0);
+    }
+    return cost.seconds(batch);
+}
+
+// Predictions of two rows for golden models.
+class Golden {
+  public:
+    Golden() {
+        const Rows rows;
+        assert_int_equal(batchllm_plan_create(2, rows.tokens.data(), offsets_.data(), nullptr,
+                                              nullptr, nullptr, &plan_),
+                         BATCHLLM_OK);
+    }
+    Golden(const Golden &) = delete;
+    ~Golden() { batchllm_plan_destroy(plan_); }
+
     const char *compute_type = "auto";
-    const auto predict = [&](const char *model, const char *device, const char *extra) {
+
+    std::pair<int32_t, double> predict(const char *model, const char *device,
+                                       const char *extra) const {
         batchllm_engine_options engine;
         batchllm_engine_options_init(&engine, sizeof engine);
         engine.compute_type = compute_type;
@@ -378,40 +395,114 @@ void fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused(void **) {
         const batchllm_params params = params_of(4);
         batchllm_prediction out{};
         out.struct_size = sizeof out;
-        const int32_t status = batchllm_plan_predict(plan, few.data(), offsets.data(), &params, 1,
+        const std::vector<int32_t> few(100, 5);
+        const int32_t status = batchllm_plan_predict(plan_, few.data(), offsets_.data(), &params, 1,
                                                      &engine, &options, &out);
-        return std::make_pair(status, out.seconds);
-    };
-    const auto refused = [&](const char *model, const char *extra, const char *why) {
-        assert_int_equal(predict(model, "h200", extra).first, BATCHLLM_ERROR_UNSUPPORTED);
+        return {status, out.seconds};
+    }
+
+    double seconds(const char *model, const char *extra) const {
+        const auto [status, took] = predict(model, "h200", extra);
+        if (status != BATCHLLM_OK) fail_msg("%s: %s", model, batchllm_last_error());
+        assert_true(took > 0);
+        return took;
+    }
+
+    void refuses(const char *model, const char *device, const char *extra, const char *why) const {
+        assert_int_equal(predict(model, device, extra).first, BATCHLLM_ERROR_UNSUPPORTED);
         if (std::strstr(batchllm_last_error(), why) == nullptr ||
             std::strstr(batchllm_last_error(), model) == nullptr)
             fail_msg("%s", batchllm_last_error());
-    };
-    refused("qwen3_block_fp8", nullptr, "in fp8");
-    refused("llama_ct_tensor_fp8", nullptr, "in fp8");
-    refused("qwen3_bf16", "quantize=fp8", "in fp8");
-    for (const char *model :
-         {"qwen3_5_bf16", "granite_hybrid_moe_bf16", "lfm2_bf16", "nemotron_h_bf16"}) {
-        refused(model, nullptr, "layers with a state");
     }
-    refused("llama_awq", "quantize=fp8", "in fp8");
-    for (const auto &[model, extra] : {std::pair<const char *, const char *>{"llama_awq", nullptr},
-                                       {"qwen3_block_fp8", "quantize=none"},
-                                       {"qwen3_bf16", "kv_type=fp8"}}) {
-        const auto [status, seconds] = predict(model, "h200", extra);
-        assert_int_equal(status, BATCHLLM_OK);
-        assert_true(seconds > 0);
-    }
-    compute_type = "f32";
-    refused("qwen3_bf16", nullptr, "in f32 on NVIDIA H200");
+
+  private:
+    const std::vector<int64_t> offsets_ = {0, 40, 100};
+    batchllm_plan *plan_ = nullptr;
+};
+
+void what_no_description_covers_is_refused(void **) {
+    Golden golden;
+    golden.refuses("llama_awq", "h200", "quantize=fp8", "four bits");
+    golden.refuses("kimi_linear_bf16", "h200", nullptr, "decay by channel");
     const TemporaryDirectory files;
     DeviceCosts costs = named_device_costs("h200").value();
-    costs.gpu = false; // a processor
-    files.write("cpu.json", device_costs_text(costs));
-    assert_int_equal(predict("qwen3_bf16", files.file("cpu.json").c_str(), nullptr).first,
+    costs.fp8_products.clear();
+    files.write("gpu.json", device_costs_text(costs));
+    const std::string gpu = files.file("gpu.json");
+    golden.refuses("llama_ct_tensor_fp8", gpu.c_str(), nullptr, "has no fp8_products");
+    golden.refuses("qwen3_bf16", gpu.c_str(), "quantize=fp8", "has no fp8_products");
+    assert_int_equal(golden.predict("llama_ct_tensor_fp8", gpu.c_str(), "quantize=none").first,
                      BATCHLLM_OK);
-    batchllm_plan_destroy(plan);
+    costs.gpu = false; // a processor, which widens what is in fp8
+    files.write("cpu.json", device_costs_text(costs));
+    const std::string cpu = files.file("cpu.json");
+    assert_int_equal(golden.predict("qwen3_block_fp8", cpu.c_str(), nullptr).first, BATCHLLM_OK);
+    golden.refuses("lfm2_bf16", cpu.c_str(), nullptr, "on a CPU");
+    golden.compute_type = "f32";
+    golden.refuses("qwen3_bf16", "h200", nullptr, "in f32 on NVIDIA H200");
+    assert_int_equal(golden.predict("qwen3_bf16", cpu.c_str(), nullptr).first, BATCHLLM_OK);
+}
+
+void checkpoints_of_all_types_and_models_with_states_are_predicted(void **) {
+    const Golden golden;
+    for (const auto &[model, extra] : {std::pair<const char *, const char *>{"llama_awq", nullptr},
+                                       {"llama_ct_tensor_fp8", nullptr},
+                                       {"qwen3_block_fp8", nullptr},
+                                       {"qwen3_block_fp8", "quantize=none"},
+                                       {"qwen3_bf16", "quantize=fp8"},
+                                       {"qwen3_bf16", "kv_type=fp8"},
+                                       {"granite_hybrid_moe_bf16", nullptr},
+                                       {"lfm2_bf16", nullptr},
+                                       {"nemotron_h_bf16", nullptr},
+                                       {"qwen3_5_bf16", "state_type=bf16"}}) {
+        golden.seconds(model, extra);
+    }
+}
+
+// In fp8 products take less time and weights less memory; the head stays as it is.
+void products_in_fp8_have_rates_and_bytes_of_their_own(void **) {
+    const DeviceCosts costs = named_device_costs("h200").value();
+    const Model model = bench_model("Mistral-7B").value().model;
+    const CostTypes fp8{.quantize = Quantize::fp8};
+    const auto whole = decode(StepCost(costs, model), 8192),
+               scaled = decode(StepCost(costs, model, fp8), 8192);
+    const double speed = whole.linear / scaled.linear;
+    assert_true(speed > 1.6 && speed < 1.9);
+    assert_true(scaled.elementwise > 2 * whole.elementwise); // the activation is not in a product
+    assert_true(scaled.logits == whole.logits);
+    const int64_t wide = weight_bytes(costs, model, DType::bf16).all;
+    const int64_t narrow = weight_bytes(costs, model, DType::bf16, Quantize::fp8).all;
+    int64_t layers = 0, rows = 0; // elements and rows of the layers' matrices
+    for (const Layer &layer : model.layers) {
+        const Attention &a = *layer.attention();
+        const FeedForward &f = *layer.feed_forward();
+        for (const Weight *w : {&a.q, &a.k, &a.v, &a.o, &f.gate, &f.up, &f.down}) {
+            layers += w->rows() * w->columns();
+            rows += w->rows();
+        }
+    }
+    assert_int_equal(wide - narrow, layers - 4 * rows);
+    // As many pages as an H200 had (docs/lab/jobs.md).
+    BackendOptions options;
+    options.extra = {{"device", "h200"}, {"quantize", "fp8"}, {"kv_type", "fp8"}};
+    assert_in_range(read_sim_options(&model, options).value().pages, 29468 * 99 / 100,
+                    29468 * 101 / 100);
+}
+
+// Of a row's state each byte is read and written once in a step.
+void states_are_predicted_by_their_bytes(void **) {
+    const DeviceCosts costs = named_device_costs("h200").value();
+    const Model model = bench_model("qwen3.5-9b").value().model;
+    const StepCost in_f32(costs, model), in_bf16(costs, model, {.states = DType::bf16});
+    const double few = decode(in_f32, 256).states, many = decode(in_f32, 512).states;
+    double bytes = 0;
+    for (const Layer &layer : model.layers) {
+        const LinearAttention *linear = layer.linear_attention();
+        if (linear != nullptr) bytes += 2 * 4 * static_cast<double>(linear->state_size());
+    }
+    const double rate = 256 * bytes / (many - few); // tokens take some of it, too
+    assert_true(rate > 3.8e12 && rate < 4.2e12);
+    assert_true(decode(in_bf16, 512).states < 0.6 * many);
 }
 
 void a_description_is_read_as_it_was_written(void **) {
@@ -469,17 +560,6 @@ void a_description_is_read_as_it_was_written(void **) {
     fails("\"routing_ns\": 0.3", "\"routing_ns\": \"0\"", "routing_ns");
     fails("\"expert_step_tokens\": 8192", "\"expert_step_tokens\": 0.5", "expert_step_tokens");
     fails("\"gated_tokens\": 1024", "\"gated_tokens\": -1", "gated_tokens");
-}
-
-// Requests that decode one token each, whose context is only that token.
-StepSeconds decode(const StepCost &cost, int32_t tokens) {
-    TokenBatch batch;
-    for (int32_t i = 0; i < tokens; ++i) {
-        batch.nodes.push_back({-1, 0, 1, i, 1, false});
-        batch.tokens.push_back(1);
-        batch.positions.push_back(0);
-    }
-    return cost.seconds(batch);
 }
 
 // The time per token in the linear layers, for steps of this many tokens.
@@ -1019,7 +1099,10 @@ int main() {
         cmocka_unit_test(a_prediction_is_what_the_simulated_device_then_takes),
         cmocka_unit_test(rows_that_the_model_may_end_take_the_expected_tokens),
         cmocka_unit_test(what_cannot_be_predicted_says_why),
-        cmocka_unit_test(fp8_and_f32_on_a_gpu_and_models_with_a_state_are_refused),
+        cmocka_unit_test(what_no_description_covers_is_refused),
+        cmocka_unit_test(checkpoints_of_all_types_and_models_with_states_are_predicted),
+        cmocka_unit_test(products_in_fp8_have_rates_and_bytes_of_their_own),
+        cmocka_unit_test(states_are_predicted_by_their_bytes),
         cmocka_unit_test(a_description_is_read_as_it_was_written),
         cmocka_unit_test(only_devices_that_there_are_are_measured),
         cmocka_unit_test(experts_are_read_once_a_step_however_few_tokens_they_have),

@@ -37,6 +37,10 @@ DeviceCosts h200() {
     costs.host_token_us = 0.18;
     costs.experts = {{16, 6.4e13},  {64, 2.43e14},  {128, 4.1e14},
                      {256, 5.2e14}, {512, 5.65e14}, {2048, 6e14}};
+    costs.fp8_products = {{64, 2.7e14},    {128, 5.1e14},   {256, 8.2e14},   {512, 1.05e15},
+                          {1024, 1.15e15}, {4096, 1.23e15}, {16384, 1.25e15}};
+    costs.fp8_experts = {{16, 1.18e14}, {64, 4.28e14},  {128, 6.3e14},
+                         {256, 7.6e14}, {512, 8.35e14}, {2048, 8.7e14}};
     costs.routing_us = 20;
     costs.routing_ns = 0.3;
     costs.expert_step_tokens = 8192;
@@ -75,7 +79,8 @@ DeviceCosts derived_from_h200(const ComputeDevice &device) {
     const double memory = ratio(device.memory_bandwidth, h200_memory_bandwidth);
     DeviceCosts costs = h200();
     costs.name = device.name;
-    for (std::vector<DeviceCosts::Product> *rates : {&costs.products, &costs.experts}) {
+    for (std::vector<DeviceCosts::Product> *rates :
+         {&costs.products, &costs.experts, &costs.fp8_products, &costs.fp8_experts}) {
         for (DeviceCosts::Product &product : *rates) product.flops *= products;
     }
     costs.attention_flops *= products;
@@ -166,8 +171,12 @@ Status read_optional_keys(const JsonValue &root, DeviceCosts *costs) {
     if (const auto fraction = root.given("kv_fraction")) {
         ASSIGN_OR_RETURN(costs->kv_fraction, fraction->number(0.01, 1));
     }
-    if (const auto experts = root.given("experts")) {
-        ASSIGN_OR_RETURN(costs->experts, read_products(*experts));
+    for (const auto &[name, field] : {std::pair("experts", &DeviceCosts::experts),
+                                      std::pair("fp8_products", &DeviceCosts::fp8_products),
+                                      std::pair("fp8_experts", &DeviceCosts::fp8_experts)}) {
+        if (const auto rates = root.given(name)) {
+            ASSIGN_OR_RETURN(costs->*field, read_products(*rates));
+        }
     }
     for (const auto &[name, field] : {std::pair("routing_us", &DeviceCosts::routing_us),
                                       std::pair("routing_ns", &DeviceCosts::routing_ns),
@@ -265,6 +274,8 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
                                     "host_us",
                                     "host_token_us",
                                     "experts",
+                                    "fp8_products",
+                                    "fp8_experts",
                                     "routing_us",
                                     "routing_ns",
                                     "expert_step_tokens",
@@ -313,7 +324,12 @@ std::string device_costs_text(const DeviceCosts &costs) {
         text.append(",\n  \"").append(key.name).append("\": ");
         text.append(number_text(costs.*key.field));
     }
-    if (!costs.experts.empty()) text += ",\n  \"experts\": " + products_text(costs.experts);
+    for (const auto &[name, rates] :
+         {std::pair("experts", &costs.experts), std::pair("fp8_products", &costs.fp8_products),
+          std::pair("fp8_experts", &costs.fp8_experts)}) {
+        if (rates->empty()) continue;
+        text.append(",\n  \"").append(name).append("\": ").append(products_text(*rates));
+    }
     text += ",\n  \"routing_us\": " + number_text(costs.routing_us);
     text += ",\n  \"routing_ns\": " + number_text(costs.routing_ns);
     text += ",\n  \"expert_step_tokens\": " + std::to_string(costs.expert_step_tokens);

@@ -2,8 +2,8 @@
 // file, or a built-in description with a name. StepCost (step_cost.h) turns the numbers into
 // seconds.
 //
-// A file is JSON with exactly these keys; kv_fraction, gated_tokens, those of experts and those of
-// exchange may be absent. The format number defines what the figures mean and how they were obtained; files with
+// A file is JSON with exactly these keys; kv_fraction, gated_tokens, those of experts, of fp8 and
+// of exchange may be absent. The format number defines what the figures mean and how they were obtained; files with
 // another format are rejected:
 //
 //     {"format": 3, "name": "NVIDIA H200", "gpu": true, "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
@@ -11,7 +11,8 @@
 //      "attention_flops": 5.2e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.3,
 //      "attention_us": 20, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
 //      "experts": [[16, 6.4e13], ...], "routing_us": 20, "routing_ns": 0.3, "expert_step_tokens": 8192,
-//      "gated_tokens": 1024, "exchange_us": 9, "link_bandwidth": 3.05e11}
+//      "gated_tokens": 1024, "fp8_products": [[256, 8e14], ...], "fp8_experts": [[64, 4e14], ...], "exchange_us": 9,
+//      "link_bandwidth": 3.05e11}
 #pragma once
 
 #include <cstdint>
@@ -62,6 +63,8 @@ struct DeviceCosts {
     double routing_us = 0; // per layer with experts: choosing them and sorting tokens by expert
     double routing_ns = 0; // the same, per token and chosen expert
     int64_t expert_step_tokens = 0; // for models with experts; 0: step_tokens
+    // The same in e4m3, of weights and inputs. Empty: the device has no such products, or they are not known.
+    std::vector<Product> fp8_products, fp8_experts;
     // In steps of at least this many tokens, a feed-forward's activation is part of the product of
     // gate and up, so its bytes are not moved; 0: in no step.
     int64_t gated_tokens = 0;

@@ -15,6 +15,26 @@ constexpr int64_t driver_bytes = int64_t{1151} << 20;
 // On a CPU, it only has to be the same for measuring a device and for predicting a job.
 constexpr int64_t cpu_bytes = int64_t{2} << 30;
 
+// Calls act(layer, rows, columns, matrices) with those that are in e4m3; matrices: experts, or 1.
+template <typename Act>
+void for_each_scaled(const Model &model, Quantize quantize, const Act &act) {
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const Layer &layer = model.layers[i];
+        const ScaledLayer scaled = scaled_layer(model, i, quantize);
+        if (scaled.first) act(layer, first_rows(layer.mixer), model.hidden, 1);
+        if (scaled.last) act(layer, model.hidden, last_columns(layer.mixer), 1);
+        const auto feed = [&](const FeedForward &f, bool gate_up, bool down, size_t matrices) {
+            const auto count = static_cast<int64_t>(matrices);
+            if (gate_up) act(layer, f.gate.rows() + f.up.rows(), model.hidden, count);
+            if (down) act(layer, model.hidden, f.width, count);
+        };
+        if (const FeedForward *f = layer.feed_forward()) feed(*f, scaled.gate_up, scaled.down, 1);
+        if (const Experts *experts = layer.experts()) {
+            feed(experts->each.front(), scaled.experts, scaled.experts, experts->each.size());
+        }
+    }
+}
+
 } // namespace
 
 void for_each_packed(const Model &model, DType element, const ActOnPacked &act) {
@@ -39,7 +59,8 @@ void for_each_packed(const Model &model, DType element, const ActOnPacked &act) 
     }
 }
 
-WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType element) {
+WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType element,
+                         Quantize quantize) {
     int64_t elements = 0;
     for_each_tensor(model, [&](const Tensor &tensor) { elements += tensor.rows * tensor.columns; });
     for (const Layer &layer : model.layers) {
@@ -52,6 +73,14 @@ WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType ele
     WeightBytes bytes{elements * dtype_bytes(element), 0};
     if (model.tower != nullptr) bytes.all += tower_weight_bytes(*model.tower, element);
     if (!costs.gpu) return bytes;
+    if (element != DType::f32) {
+        for_each_scaled(
+            model, quantize, [&](const Layer &, int64_t rows, int64_t columns, int64_t matrices) {
+                constexpr int64_t scale_bytes = 4; // a row's
+                bytes.all -= matrices * rows * (columns * (dtype_bytes(element) - 1) - scale_bytes);
+            });
+    }
+    if (quantize == Quantize::none) return bytes;
     for_each_packed(model, element,
                     [&](const Layer &, int64_t rows, int64_t columns, const Packing &packing,
                         int64_t matrices) {
@@ -62,19 +91,37 @@ WeightBytes weight_bytes(const DeviceCosts &costs, const Model &model, DType ele
     return bytes;
 }
 
-StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool reproducible) {
+StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool reproducible,
+                     Quantize quantize) {
     const bool any = compute_type.empty() || compute_type == "auto";
     StepForm form;
     if (compute_type == "f32") form.element = DType::f32;
     if (compute_type == "f16" || (any && model.dtype == DType::f16)) form.element = DType::f16;
     form.residual = residual_type(form.element);
     if (reproducible) form.partials = reproducible_partials(model);
+    if (quantize == Quantize::none) return form;
     for_each_packed(model, form.element,
                     [&](const Layer &, int64_t rows, int64_t columns, const Packing &packing,
                         int64_t matrices) {
                         if (matrices > 1) return;
                         if (packing.ordered) form.taken = std::max(form.taken, columns);
                         if (!reproducible) form.expanded = std::max(form.expanded, rows * columns);
+                    });
+    if (form.element == DType::f32) return form;
+    for_each_scaled(model, quantize,
+                    [&](const Layer &layer, int64_t, int64_t columns, int64_t matrices) {
+                        form.experts_in_e4m3 = form.experts_in_e4m3 || matrices > 1;
+                        // A scale a row, or with blocks one for so many columns.
+                        constexpr int64_t block = 128;
+                        const bool blocks = quantize == Quantize::stored || matrices > 1;
+                        const int64_t scales = blocks ? (columns + block - 1) / block : 1;
+                        const FeedForward *feed = layer.feed_forward();
+                        if (columns == model.hidden)
+                            form.normed_scales = std::max(form.normed_scales, scales);
+                        if (columns == last_columns(layer.mixer))
+                            form.attended_scales = std::max(form.attended_scales, scales);
+                        if (feed != nullptr && columns == feed->width)
+                            form.activated_scales = std::max(form.activated_scales, scales);
                     });
     return form;
 }
@@ -87,8 +134,8 @@ int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepF
 }
 
 int64_t bytes_beside_pages(const DeviceCosts &costs, const Model &model, const StepForm &form,
-                           int64_t step_tokens, bool widens) {
-    const int64_t weights = weight_bytes(costs, model, form.element).all;
+                           int64_t step_tokens, bool widens, Quantize quantize) {
+    const int64_t weights = weight_bytes(costs, model, form.element, quantize).all;
     if (!costs.gpu) return weights + cpu_bytes;
     int64_t widened = 0; // as on compute capability 9.0, the only one with such kernels
     for (const AttentionShape &shape : attention_shapes(model).all) {

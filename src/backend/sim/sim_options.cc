@@ -59,7 +59,8 @@ Status read_option(const std::string &key, const std::string &value, SimOptions 
     if (key == "host_us")
         return read_number(key, value, 0, 1e12, "not in [0, 1e12]", &out->host_us);
     if (key == "overlap") return read_number(key, value, 0, 1, "not 0 or 1", &out->overlap);
-    if (key == "device" || key == "kv_type" || key == tensor_parallel_key) return {}; // read before
+    if (key == "device" || key == "kv_type" || key == "quantize" || key == tensor_parallel_key)
+        return {}; // read before
     if (key == "common_prefix_cost")
         return read_number(key, value, 0, most_common_prefix_cost, "not in [0, 1024]",
                            &out->common_prefix_cost);
@@ -79,6 +80,15 @@ Result<int64_t> read_kv_bytes(const BackendOptions &options) {
         ASSIGN_OR_RETURN(type, read_kv_type(value, compute));
     }
     return dtype_bytes(type);
+}
+
+Result<Quantize> quantize_of(const BackendOptions &options) {
+    Quantize quantize = Quantize::stored;
+    for (const auto &[key, value] : options.extra) {
+        if (key != "quantize") continue;
+        ASSIGN_OR_RETURN(quantize, read_quantize(value));
+    }
+    return quantize;
 }
 
 // element: bytes. padded: heads as on a GPU.
@@ -137,39 +147,75 @@ bool has_device(const std::string &devices, int32_t number) {
 
 // For keys and values beside a model on a described device; may be negative.
 int64_t bytes_left(const DeviceCosts &costs, const Model &model, const BackendOptions &options,
-                   int64_t kv_bytes) {
-    const StepForm form = form_on_gpu(model, options.compute_type, options.reproducible);
+                   const CostTypes &types) {
+    const StepForm form =
+        form_on_gpu(model, options.compute_type, options.reproducible, types.quantize);
     const int64_t tokens =
         options.step_tokens > 0 ? options.step_tokens : step_tokens_on(costs, model, form);
-    const bool widens = kv_bytes == 1 && !options.reproducible;
-    return costs.memory_bytes - bytes_beside_pages(costs, model, form, tokens, widens);
+    const bool widens = types.kv_bytes == 1 && !options.reproducible;
+    return costs.memory_bytes -
+           bytes_beside_pages(costs, model, form, tokens, widens, types.quantize);
+}
+
+bool has_scaled(const Model &model, Quantize quantize) {
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const ScaledLayer of = scaled_layer(model, i, quantize);
+        if (of.first || of.last || of.gate_up || of.down || of.experts) return true;
+    }
+    return false;
+}
+
+// Whether what the description says is enough.
+Status check_costs_known(const Model &model, const DeviceCosts &costs, Quantize quantize) {
+    const bool delta_by_channel =
+        std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
+            return std::holds_alternative<ChannelDeltaNet>(layer.mixer);
+        });
+    if (delta_by_channel || (model.state_size() > 0 && !costs.gpu)) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "layers with a state are not predicted %s: what they take is not known",
+                     costs.gpu ? "where they decay by channel" : "on a CPU");
+    }
+    if (!costs.gpu || quantize == Quantize::none) return {};
+    bool packed = false;
+    for_each_packed(
+        model, DType::bf16,
+        [&](const Layer &, int64_t, int64_t, const Packing &, int64_t) { packed = true; });
+    if (packed && quantize == Quantize::fp8) {
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "weights in four bits are not predicted with inputs in fp8 (quantize=fp8): "
+                     "what their products take then is not known");
+    }
+    const bool needed = quantize == Quantize::fp8 || has_scaled(model, quantize);
+    if (!needed || !costs.fp8_products.empty()) return {};
+    return error(BATCHLLM_ERROR_UNSUPPORTED,
+                 "products in fp8 are not predicted on %s: its description has no fp8_products",
+                 costs.name.c_str());
 }
 
 // Sets what a description determines for options that are not given.
 Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &options,
-                   int64_t kv_bytes, SimOptions *out) {
+                   CostTypes types, SimOptions *out) {
     if (model == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: device needs a model (model_dir)");
     }
-    if (model->state_size() > 0) {
-        return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "a description of a device does not say how long layers with a state take");
-    }
+    RETURN_IF_ERROR(check_costs_known(*model, costs, types.quantize));
     if (model->ranks > 1 && costs.link_bandwidth == 0) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "tensor_parallel: the description of %s has no link_bandwidth",
                      costs.name.c_str());
     }
     out->page_tokens = costs.page_tokens;
-    const StepForm form = form_on_gpu(*model, options.compute_type, options.reproducible);
+    const StepForm form =
+        form_on_gpu(*model, options.compute_type, options.reproducible, types.quantize);
     out->step_tokens = step_tokens_on(costs, *model, form);
-    const int64_t left = std::max<int64_t>(0, bytes_left(costs, *model, options, kv_bytes));
+    const int64_t left = std::max<int64_t>(0, bytes_left(costs, *model, options, types));
     BackendOptions share = options;
     share.kv_memory_bytes = 0; // which is taken elsewhere
     if (!costs.gpu) share.adapter_memory_bytes = 0;
     out->kv_memory_bytes = std::max<int64_t>(0, pool_share(share, left, costs.kv_fraction));
-    out->weights = weight_bytes(costs, *model, form.element);
+    out->weights = weight_bytes(costs, *model, form.element, types.quantize);
     out->overlap = costs.batches_in_flight > 1 ? 1 : 0;
     if (costs.gpu && options.kv_memory_bytes > left) {
         return error(
@@ -179,10 +225,13 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
             static_cast<long long>(options.kv_memory_bytes), costs.name.c_str(),
             static_cast<long long>(costs.memory_bytes), static_cast<long long>(left));
     }
-    const bool in_order = costs.gpu && options.reproducible; // common prefixes then have no price
+    // As of a backend that computes (common_prefix_cost_on).
+    const bool priced = model->state_size() == 0 && !(costs.gpu && options.reproducible);
+    const bool in_fp8 = costs.gpu && has_scaled(*model, types.quantize);
+    out->common_prefix_cost = priced ? common_prefix_cost(costs, *model, in_fp8) : 0;
     // The rates for f32 were also derived by counting two bytes.
-    out->costs.emplace(std::move(costs), *model, std::min<int64_t>(kv_bytes, 2));
-    out->common_prefix_cost = in_order ? 0 : common_prefix_cost(*out->costs);
+    types.kv_bytes = std::min<int64_t>(types.kv_bytes, 2);
+    out->costs.emplace(std::move(costs), *model, types);
     return {};
 }
 
@@ -199,12 +248,13 @@ Result<RankChoice> choose_sim_ranks(const Model *model, const BackendOptions &op
     }
     if (!device->gpu) return RankChoice{1, device->name + " is a CPU"};
     ASSIGN_OR_RETURN(const int64_t kv_bytes, read_kv_bytes(options));
+    ASSIGN_OR_RETURN(const Quantize quantize, quantize_of(options));
+    const CostTypes types{kv_bytes, DType::f32, quantize};
     const DType kept = kv_bytes == 1 ? DType::e4m3 : kv_bytes == 2 ? DType::bf16 : DType::f32;
     const auto count = devices.empty() ? most_ranks : static_cast<int32_t>(devices.size());
     const MostRanks most = most_gpu_ranks(options.reproducible);
     return choose_ranks(*model, count, most, kept, [&](const Model &part) -> Result<int64_t> {
-        return pool_share(options, bytes_left(*device, part, options, kv_bytes),
-                          device->kv_fraction);
+        return pool_share(options, bytes_left(*device, part, options, types), device->kv_fraction);
     });
 }
 
@@ -229,15 +279,19 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         if (!model->eos_tokens.empty()) out.eos_token = model->eos_tokens.front();
     }
     shape_keys_and_values(model, kv_bytes, device && device->gpu, &out);
-    if (device) {
-        RETURN_IF_ERROR(take_device(model, *std::move(device), options, kv_bytes, &out));
-        out.adapter_costs.emplace(*whole, out.ranks);
-    }
     const bool has_states = model != nullptr && model->state_size() > 0;
+    std::vector<std::pair<std::string, std::string>> others;
     for (const auto &[key, value] : options.extra) {
         ASSIGN_OR_RETURN(const bool read, read_state_option(key, value, model, &out.states));
-        if (!read) RETURN_IF_ERROR(read_option(key, value, &out));
+        if (!read) others.emplace_back(key, value);
     }
+    if (device) {
+        ASSIGN_OR_RETURN(const Quantize quantize, quantize_of(options));
+        const CostTypes types{kv_bytes, out.states.type, quantize};
+        RETURN_IF_ERROR(take_device(model, *std::move(device), options, types, &out));
+        out.adapter_costs.emplace(*whole, out.ranks);
+    }
+    for (const auto &[key, value] : others) RETURN_IF_ERROR(read_option(key, value, &out));
     if (has_states) out.state_bytes = state_bytes(*model, out.states.type);
     if (out.eos_token >= out.vocabulary)
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,

@@ -8,6 +8,7 @@
 //   state_slots         by memory      slots for states, in a model whose layers have states
 //   state_type          f32            type of their matrices; or bf16
 //   kv_type             auto           two bytes an element of keys and values; or fp8: one
+//   quantize            stored         with `device`: which matrices are in e4m3 there (scaled_fit.h)
 //   vocabulary          the model's    ids are drawn from [0, vocabulary)
 //   eos_token           the model's    id that ends a row; -1: none, every row runs to max_tokens
 //   min_length          1              with max_length: a row's output length, the EOS included, is

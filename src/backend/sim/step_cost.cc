@@ -19,6 +19,18 @@ constexpr double element = 2; // bytes
 constexpr double norm_bytes = 6;       // the stream read and written, the term added, the result
 constexpr double activation_bytes = 6; // two read, one written
 constexpr double rope_bytes = 4;
+// With matrices in e4m3 (docs/lab/engine.md): a norm that rounds what it makes, an activation that does, which is never
+// part of a product then, and rounding attention's result.
+constexpr double norm_scaled_bytes = 7;
+constexpr double activation_scaled_bytes = 5;
+constexpr double rounding_bytes = 3;
+// Of layers with a state (docs/lab/states.md), for each number of a token that they read or write: of delta nets, of
+// Mamba-2, of short convolutions. Their states come at this share of the rate at which keys do.
+constexpr double delta_bytes = 7;
+constexpr double mamba_bytes = 8.5;
+constexpr double convolution_bytes = 2;
+constexpr double state_bandwidth = 0.93;
+constexpr double state_us = 6;         // launches
 constexpr double sampling_bytes = 12;  // an f32 logit written once and read twice
 constexpr int32_t padded_queries = 64; // rows of a matrix tile: fewer cost the same
 // merge_ns is the time per head if this many heads share keys: the cost depends on the number of KV
@@ -29,6 +41,9 @@ constexpr double merge_heads = 4;
 constexpr double adapter_matrix_us = 10;
 constexpr double adapter_rereads = 1.7;
 constexpr int32_t streamed_queries = 2; // up to this many queries read a node at memory bandwidth
+// A tile of up to this many rows, queries times the heads that share keys, widens keys in fp8 as it reads them; for more of
+// them they are widened first.
+constexpr double narrow_rows = 64;
 
 // The time per matrix element for this many rows. A product with few rows costs as much as reading
 // the matrix.
@@ -90,6 +105,7 @@ double most_seen(int32_t window, bool chunked, double first, double end) {
 StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
     linear += other.linear;
     attention += other.attention;
+    states += other.states;
     elementwise += other.elementwise;
     logits += other.logits;
     exchange += other.exchange;
@@ -98,12 +114,10 @@ StepSeconds &StepSeconds::operator+=(const StepSeconds &other) {
     return *this;
 }
 
-StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
-    : costs_(std::move(costs)), kv_bytes_(static_cast<double>(kv_bytes)) {
-    const DType type = model.dtype == DType::f16 ? DType::f16 : DType::bf16;
-    for (const Layer &layer : model.layers) {
-        const PackedLayer packed = costs_.gpu ? packed_layer(model, layer, type) : PackedLayer();
-        add_layer(layer, packed, model.hidden);
+StepCost::StepCost(DeviceCosts costs, const Model &model, const CostTypes &types)
+    : costs_(std::move(costs)), types_(types) {
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        add_layer(model.layers[i], forms_of(model, i), model.hidden);
     }
     head_ = static_cast<double>(model.head.rows()) * static_cast<double>(model.head.columns());
     vocabulary_ = model.head ? static_cast<double>(model.vocabulary) : 0;
@@ -113,7 +127,7 @@ StepCost::StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes)
 
 void StepCost::add_tower(const Tower &tower) {
     const auto add = [](std::vector<Product> *to, double elements) {
-        if (elements > 0) to->push_back({elements, false, 1});
+        if (elements > 0) to->push_back({elements, Form::plain, 1});
     };
     add(&patch_products_, elements(tower.patch) / tower.frames);
     for (const Layer &layer : tower.layers) {
@@ -136,28 +150,45 @@ void StepCost::add_tower(const Tower &tower) {
     window_patches_ = static_cast<double>(tower.window) * tower.window;
 }
 
-void StepCost::add_product(double elements, bool packed) {
-    if (elements == 0) return;
-    const auto same = [&](const Product &p) {
-        return p.elements == elements && p.packed == packed;
+StepCost::LayerForms StepCost::forms_of(const Model &model, size_t index) const {
+    LayerForms forms;
+    if (!costs_.gpu || types_.quantize == Quantize::none) return forms;
+    const DType type = model.dtype == DType::f16 ? DType::f16 : DType::bf16;
+    const PackedLayer packed = packed_layer(model, model.layers[index], type);
+    const bool knows = !costs_.fp8_products.empty();
+    const ScaledLayer scaled = knows ? scaled_layer(model, index, types_.quantize) : ScaledLayer();
+    const auto form = [](bool in_four_bits, bool in_e4m3) {
+        return in_four_bits ? Form::packed : in_e4m3 ? Form::scaled : Form::plain;
     };
+    forms.first = form(packed.first.has_value(), scaled.first);
+    forms.last = form(packed.last.has_value(), scaled.last);
+    forms.gate_up = form(packed.gate_up.has_value(), scaled.gate_up);
+    forms.down = form(packed.down.has_value(), scaled.down);
+    forms.experts_gate_up = form(packed.experts_gate_up.has_value(), scaled.experts);
+    forms.experts_down = form(packed.experts_down.has_value(), scaled.experts);
+    return forms;
+}
+
+void StepCost::add_product(double elements, Form form) {
+    if (elements == 0) return;
+    const auto same = [&](const Product &p) { return p.elements == elements && p.form == form; };
     auto at = std::find_if(products_.begin(), products_.end(), same);
-    if (at == products_.end()) at = products_.insert(at, Product{elements, packed, 0});
+    if (at == products_.end()) at = products_.insert(at, Product{elements, form, 0});
     at->count += 1;
 }
 
-void StepCost::add_experts(const Experts &experts, const PackedLayer &packed, double hidden) {
+void StepCost::add_experts(const Experts &experts, const LayerForms &forms, double hidden) {
     const FeedForward &one = experts.each.front();
     const auto count = static_cast<double>(experts.each.size());
     const double chosen = experts.router.chosen;
     add_product(elements(experts.router.weight));
-    for (const auto &[of_one, in_four_bits] :
-         {std::pair(elements(one.gate) + elements(one.up), packed.experts_gate_up.has_value()),
-          std::pair(elements(one.down), packed.experts_down.has_value())}) {
-        const ExpertProduct product{of_one, count, chosen, in_four_bits, 0};
+    for (const auto &[of_one, form] :
+         {std::pair(elements(one.gate) + elements(one.up), forms.experts_gate_up),
+          std::pair(elements(one.down), forms.experts_down)}) {
+        const ExpertProduct product{of_one, count, chosen, form, 0};
         const auto same = [&](const ExpertProduct &known) {
             return known.elements == product.elements && known.experts == count &&
-                   known.chosen == chosen && known.packed == product.packed;
+                   known.chosen == chosen && known.form == product.form;
         };
         auto at = std::find_if(expert_products_.begin(), expert_products_.end(), same);
         if (at == expert_products_.end()) at = expert_products_.insert(at, product);
@@ -179,20 +210,31 @@ void StepCost::add_attention(const AttentionLayers &one) {
     at->count += 1;
 }
 
-void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double hidden) {
+void StepCost::add_state(double numbers, double token_bytes) {
+    state_layers_ += 1;
+    state_bytes_ += numbers;
+    state_token_bytes_ += token_bytes;
+}
+
+void StepCost::add_mixer(const Layer &layer, const LayerForms &forms, double hidden) {
     const bool on_gpu = costs_.gpu;
+    const auto add_ends = [&] {
+        add_product(double(first_rows(layer.mixer)) * hidden, forms.first);
+        add_product(double(last_columns(layer.mixer)) * hidden, forms.last);
+    };
     std::visit(
         Visitor{[](const NoMixer &) {},
                 [&](const Attention &a) {
                     const Weight &q = a.first_q();
-                    add_product(on_gpu ? double(first_rows(layer.mixer)) * hidden
-                                       : elements(q) + elements(a.k) + elements(a.v) +
-                                             elements(a.gate) + elements(a.latent.down),
-                                packed.first.has_value());
+                    if (on_gpu) {
+                        add_ends();
+                    } else {
+                        add_product(elements(q) + elements(a.k) + elements(a.v) + elements(a.gate) +
+                                    elements(a.latent.down));
+                        add_product(elements(a.o));
+                    }
                     if (a.latent.q_down) add_product(elements(a.q));
                     add_product(elements(a.latent.up));
-                    add_product(on_gpu ? double(last_columns(layer.mixer)) * hidden : elements(a.o),
-                                packed.last.has_value());
                     const int64_t kept = on_gpu ? padded_kept(a) : a.kept_size();
                     add_attention(
                         {a.window, a.heads, a.kv_heads, on_gpu ? padded_key_dim(a) : a.head_dim,
@@ -201,9 +243,28 @@ void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double h
                          2 * elements(a.latent.up), a.chunked});
                     elementwise_bytes_ += rope_bytes * double(a.q_size() + a.kept_size());
                 },
-                // No description of a device says what these take (sim_options.cc).
-                [](const LinearAttention &) {}, [](const ShortConvolution &) {}},
+                [&](const LinearAttention &linear) {
+                    add_ends();
+                    const bool mamba = std::holds_alternative<Mamba2>(layer.mixer);
+                    const auto numbers = double(linear.channels() + 2 * linear.values_size());
+                    const int64_t matrices = linear.matrices_size();
+                    add_state(double(matrices * dtype_bytes(types_.states) +
+                                     (linear.state_size() - matrices) * 4),
+                              numbers * (mamba ? mamba_bytes : delta_bytes));
+                },
+                [&](const ShortConvolution &convolution) {
+                    add_ends();
+                    add_state(double(convolution.state_size() * 4),
+                              double(4 * convolution.channels()) * convolution_bytes);
+                }},
         layer.mixer);
+    if (forms.last == Form::scaled) {
+        elementwise_bytes_ += rounding_bytes * double(last_columns(layer.mixer));
+    }
+}
+
+void StepCost::add_layer(const Layer &layer, const LayerForms &forms, double hidden) {
+    add_mixer(layer, forms, hidden);
     double norms = 0;
     const auto count_norms = [&](std::initializer_list<const Norm *> some) {
         for (const Norm *norm : some) norms += *norm ? 1 : 0;
@@ -211,17 +272,25 @@ void StepCost::add_layer(const Layer &layer, const PackedLayer &packed, double h
     count_norms({&layer.before_attention, &layer.after_attention, &layer.before_feed_forward,
                  &layer.after_feed_forward});
     if (const FeedForward *feed = layer.feed_forward()) {
-        add_product(elements(feed->gate) + elements(feed->up), packed.gate_up.has_value());
-        add_product(elements(feed->down), packed.down.has_value());
-        elementwise_bytes_ += activation_bytes * feed->width;
-        if (takes_gated(DType::bf16, *feed)) gated_bytes_ += activation_bytes * feed->width;
+        add_product(elements(feed->gate) + elements(feed->up), forms.gate_up);
+        add_product(elements(feed->down), forms.down);
+        const bool rounds = forms.down == Form::scaled;
+        elementwise_bytes_ += (rounds ? activation_scaled_bytes : activation_bytes) * feed->width;
+        const bool plain = forms.gate_up != Form::scaled && !rounds;
+        if (plain && takes_gated(DType::bf16, *feed))
+            gated_bytes_ += activation_bytes * feed->width;
     }
     if (const Experts *experts = layer.experts()) {
-        add_experts(*experts, packed, hidden);
+        add_experts(*experts, forms, hidden);
         count_norms({&experts->router.norm, &experts->before, &experts->after});
     }
     if (layer.shared() != nullptr) count_norms({&layer.shared()->after});
+    const bool rounds[] = {forms.first == Form::scaled, forms.gate_up == Form::scaled,
+                           forms.experts_gate_up == Form::scaled};
     elementwise_bytes_ += norms * norm_bytes * hidden;
+    for (const bool norm_rounds : rounds) {
+        if (norm_rounds) elementwise_bytes_ += (norm_scaled_bytes - norm_bytes) * hidden;
+    }
     const SharedExperts *shared = layer.shared();
     const double sums = (layer.mixes() ? 1 : 0) + (layer.feeds() ? 1 : 0) +
                         (shared != nullptr && shared->experts.after ? 1 : 0);
@@ -244,17 +313,21 @@ double StepCost::exchange_seconds(double tokens, double wanted) const {
 
 double StepCost::product_seconds(double rows, const Product &of) const {
     if (rows <= 0) return 0;
-    const double share = of.packed ? packed_share(packed_products, rows) : 1;
-    return costs_.product_us * 1e-6 + share * of.elements * element_seconds(costs_.products, rows);
+    const double share = of.form == Form::packed ? packed_share(packed_products, rows) : 1;
+    const auto &known = of.form == Form::scaled ? costs_.fp8_products : costs_.products;
+    return costs_.product_us * 1e-6 + share * of.elements * element_seconds(known, rows);
 }
 
 double StepCost::expert_seconds(double tokens, const ExpertProduct &of) const {
     if (tokens <= 0) return 0;
     // How many experts are used by at least one token, if all are equally likely.
     const double used = of.experts * (1 - std::pow(1 - of.chosen / of.experts, tokens));
-    const auto &known = costs_.experts.empty() ? costs_.products : costs_.experts;
+    const bool scaled = of.form == Form::scaled;
+    const auto &products = scaled ? costs_.fp8_products : costs_.products;
+    const auto &experts = scaled ? costs_.fp8_experts : costs_.experts;
+    const auto &known = experts.empty() ? products : experts;
     const double rows = tokens * of.chosen / used; // of each
-    const double share = of.packed ? packed_share(packed_experts, rows) : 1;
+    const double share = of.form == Form::packed ? packed_share(packed_experts, rows) : 1;
     return costs_.product_us * 1e-6 + share * used * of.elements * element_seconds(known, rows);
 }
 
@@ -310,6 +383,7 @@ double StepCost::adapter_seconds(const TokenBatch &batch,
 // The time for one of the layers.
 double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const {
     const auto key_elements = static_cast<double>(layers.kept);
+    const auto kv_bytes = static_cast<double>(types_.kv_bytes);
     const double pair_flops = 2.0 * layers.heads * (layers.key_dim + layers.value_dim);
     const double ratio = static_cast<double>(layers.heads) / layers.kv_heads;
     // For each node: queries below it, and pairs of a query and a key that it sees in the node.
@@ -367,10 +441,11 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         if (queries[n] == 0) continue;
         const bool streamed = queries[n] <= streamed_queries;
-        bytes += seen[n] * key_elements * (streamed ? kv_bytes_ : element);
-        if (streamed) continue;
-        if (kv_bytes_ < element) widened += seen[n] * key_elements * (kv_bytes_ + element);
         const double rows = queries[n] * ratio;
+        const bool narrow = streamed || rows <= narrow_rows;
+        bytes += seen[n] * key_elements * (narrow ? kv_bytes : element);
+        if (streamed) continue;
+        if (!narrow && kv_bytes < element) widened += seen[n] * key_elements * (kv_bytes + element);
         flops += pair_flops * pairs[n] * rounded_up(rows, padded_queries) / rows;
     }
     const double matrix = flops / costs_.attention_flops;
@@ -379,6 +454,17 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
         std::max(matrix, stream) + (1 - costs_.attention_overlap) * std::min(matrix, stream);
     const double widening = widened > 0 ? widened / costs_.memory_bandwidth : 0;
     return costs_.attention_us * 1e-6 + widening + both + merged * merge_seconds_of(layers);
+}
+
+// The time for all layers with a state.
+double StepCost::state_seconds(const TokenBatch &batch) const {
+    if (state_layers_ == 0) return 0;
+    const auto states = static_cast<double>(
+        std::count_if(batch.nodes.begin(), batch.nodes.end(),
+                      [](const ContextNode &node) { return node.token_count > 0; }));
+    return state_layers_ * state_us * 1e-6 +
+           2 * states * state_bytes_ / (state_bandwidth * costs_.attention_bandwidth) +
+           static_cast<double>(batch.tokens.size()) * state_token_bytes_ / costs_.memory_bandwidth;
 }
 
 double StepCost::merge_seconds_of(const AttentionLayers &layers) const {
@@ -396,6 +482,7 @@ StepSeconds StepCost::seconds(const TokenBatch &batch,
         all.linear += product.count * expert_seconds(tokens, product);
     for (const AttentionLayers &layers : attention_)
         all.attention += layers.count * attention_seconds(batch, layers);
+    all.states = state_seconds(batch);
     const bool gated =
         costs_.gated_tokens > 0 && tokens >= static_cast<double>(costs_.gated_tokens);
     const double moved = elementwise_bytes_ - (gated ? gated_bytes_ : 0);
@@ -406,7 +493,7 @@ StepSeconds StepCost::seconds(const TokenBatch &batch,
         std::count_if(batch.outputs.begin(), batch.outputs.end(),
                       [](const OutputRow &row) { return !embedded(row.task); }));
     if (wanted > 0) {
-        all.logits = product_seconds(wanted, {head_, false, 1}) +
+        all.logits = product_seconds(wanted, {head_, Form::plain, 1}) +
                      wanted / ranks_ * vocabulary_ * sampling_bytes / costs_.memory_bandwidth;
     }
     all.exchange = exchange_seconds(tokens, wanted);
@@ -454,6 +541,12 @@ double common_prefix_cost(const StepCost &cost) {
     // (docs/lab/engine.md).
     constexpr double margin = 1.4;
     return std::min(margin * cost.merge_seconds() / cost.token_seconds(), most_common_prefix_cost);
+}
+
+double common_prefix_cost(DeviceCosts costs, const Model &model, bool products_in_fp8) {
+    costs.fp8_products.clear();
+    return (products_in_fp8 ? fp8_speed : 1) *
+           common_prefix_cost(StepCost(std::move(costs), model));
 }
 
 double StepCost::host_seconds(const TokenBatch &batch) const {

@@ -1,7 +1,7 @@
 // A token batch on a described device -> the seconds of its parts.
 //
 //     linear      products of all layers. Each takes its matrix elements at the rate for its rows,
-//     and a launch. Matrices that stay in four bits take a known part of that.
+//     and a launch. Matrices that stay in four bits take a known part of that, those in e4m3 have rates of their own.
 //                 The experts of a layer that have tokens share one launch, and are read once per
 //                 step, however
 //                 few tokens each has
@@ -12,8 +12,10 @@
 //                 time partly hides the smaller. Then results that were computed separately are
 //                 merged. Keys in
 //                 fp8 that queries share are first widened, at the memory's bandwidth
+//     states      of layers that have one: what they read and write of each token, at the memory's bandwidth, and of each
+//                 row with tokens its state, read and written once
 //     elementwise norms, activations that are not part of a product, ropes, weighted sums of
-//     experts, all at the
+//     experts, rounding to e4m3, all at the
 //                 memory's bandwidth; and routing
 //     adapters    what they add to products. On a GPU launches, what they read and write of each
 //                 token, and their weights once; on a CPU their weights for each token
@@ -33,16 +35,17 @@
 
 #include "backend/backend.h"
 #include "backend/gpu/packed_fit.h"
+#include "backend/gpu/scaled_fit.h"
 #include "backend/sim/device_costs.h"
 
 namespace batchllm {
 
 struct StepSeconds {
-    double linear = 0, attention = 0, elementwise = 0, logits = 0, exchange = 0, step = 0,
-           adapters = 0;
+    double linear = 0, attention = 0, states = 0, elementwise = 0, logits = 0, exchange = 0,
+           step = 0, adapters = 0;
 
     double total() const {
-        return linear + attention + elementwise + logits + exchange + step + adapters;
+        return linear + attention + states + elementwise + logits + exchange + step + adapters;
     }
     StepSeconds &operator+=(const StepSeconds &other);
 };
@@ -67,10 +70,17 @@ class AdapterCosts {
     double ranks_;
 };
 
+// In which types a model is computed and kept, as far as time depends on it.
+struct CostTypes {
+    int64_t kv_bytes = 2;                 // per element of keys and values: 2, or 1 in fp8
+    DType states = DType::f32;            // of the matrices of states
+    Quantize quantize = Quantize::stored; // on a GPU
+};
+
 class StepCost {
   public:
-    // kv_bytes: per element of keys and values: 2, or 1 in fp8. model: may be a part of one.
-    StepCost(DeviceCosts costs, const Model &model, int64_t kv_bytes = 2);
+    // model: may be a part of one.
+    StepCost(DeviceCosts costs, const Model &model, const CostTypes &types = {});
 
     // adapters: of each slot that the batch names.
     StepSeconds seconds(const TokenBatch &batch, std::span<const AdapterCost> adapters = {}) const;
@@ -86,18 +96,27 @@ class StepCost {
     const DeviceCosts &costs() const { return costs_; }
 
   private:
+    enum class Form : uint8_t {
+        plain,
+        packed,
+        scaled
+    }; // in the compute type, in four bits, in e4m3
     // The products of one shape in all layers.
     struct Product {
         double elements = 0; // in the matrix
-        bool packed = false; // in four bits
+        Form form = Form::plain;
         double count = 0;
     };
     // The same for experts. Each token goes through `chosen` of them.
     struct ExpertProduct {
         double elements = 0; // in one expert's matrix
         double experts = 0, chosen = 0;
-        bool packed = false;
+        Form form = Form::plain;
         double count = 0;
+    };
+    // How a layer's matrices are kept: its mixer's first and last, what it feeds all tokens to, and experts.
+    struct LayerForms {
+        Form first{}, last{}, gate_up{}, down{}, experts_gate_up{}, experts_down{};
     };
     // All attention layers with one window and one head shape.
     struct AttentionLayers {
@@ -111,19 +130,23 @@ class StepCost {
         double count = 0;
     };
     void add_tower(const Tower &tower);
-    void add_layer(const Layer &layer, const PackedLayer &packed, double hidden);
-    void add_product(double elements, bool packed = false);
-    void add_experts(const Experts &experts, const PackedLayer &packed, double hidden);
+    LayerForms forms_of(const Model &model, size_t layer) const;
+    void add_layer(const Layer &layer, const LayerForms &forms, double hidden);
+    void add_mixer(const Layer &layer, const LayerForms &forms, double hidden);
+    void add_product(double elements, Form form = Form::plain);
+    void add_experts(const Experts &experts, const LayerForms &forms, double hidden);
     void add_attention(const AttentionLayers &one);
+    void add_state(double numbers, double token_bytes);
     double adapter_seconds(const TokenBatch &batch, std::span<const AdapterCost> adapters) const;
     double product_seconds(double rows, const Product &product) const;
     double expert_seconds(double tokens, const ExpertProduct &product) const;
     double attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const;
+    double state_seconds(const TokenBatch &batch) const;
     double merge_seconds_of(const AttentionLayers &layers) const;
     double exchange_seconds(double tokens, double wanted) const;
 
     DeviceCosts costs_;
-    double kv_bytes_;
+    CostTypes types_;
     std::vector<Product> products_;
     std::vector<ExpertProduct> expert_products_;
     std::vector<AttentionLayers> attention_;
@@ -131,6 +154,9 @@ class StepCost {
     double gated_bytes_ = 0;       // the part of these that costs_.gated_tokens saves
     double routed_ = 0;            // experts per token, over all layers
     double routings_ = 0;          // number of layers with experts
+    double state_layers_ = 0;      // that have a state
+    double state_bytes_ = 0;       // of a row's, in all of them
+    double state_token_bytes_ = 0; // read and written of a token there
     double head_ = 0;              // elements of the device's rows of the head
     double vocabulary_ = 0;        // of the whole model
     double ranks_ = 1;
@@ -142,8 +168,13 @@ class StepCost {
     double whole_layers_ = 0, window_layers_ = 0, window_patches_ = 0;
 };
 
+// How much faster products are in fp8 on a GPU; merges are not (docs/performance.md).
+inline constexpr double fp8_speed = 1.45;
+
 // PlanOptions::common_prefix_cost: what a common prefix costs each token below it, namely one more
 // merge, in tokens of a prompt, times a margin, so that a chosen common prefix never loses.
 double common_prefix_cost(const StepCost &cost);
+// The same; with products in fp8 it is in proportion to that in 16 bits, as it was measured.
+double common_prefix_cost(DeviceCosts costs, const Model &model, bool products_in_fp8);
 
 } // namespace batchllm
