@@ -329,6 +329,16 @@ void golden_models_for_cuda_are_supported(void **) {
     }
 }
 
+void parts_of_a_delta_net_that_decays_by_channel_are_supported(void **) {
+    const Result<Model> model = describe_model("golden/kimi_linear_f16");
+    assert_true(model.ok());
+    for (int32_t rank = 0; rank < 2; ++rank) {
+        const auto part = part_of(*model, rank, 2);
+        const Status status = part.ok() ? check_supported(**part) : part.status();
+        if (!status.ok()) fail_msg("%s", status.message().c_str());
+    }
+}
+
 void what_no_model_has_of_lone_layers_and_squared_relus_is_refused(void **) {
     const auto refuses = [](const std::function<void(Model *)> &change, const char *what) {
         Model model = kinds::lone();
@@ -481,6 +491,7 @@ int main() {
         cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
         cmocka_unit_test(mixers_side_by_side_have_one_norm_before_them),
         cmocka_unit_test(golden_models_for_cuda_are_supported),
+        cmocka_unit_test(parts_of_a_delta_net_that_decays_by_channel_are_supported),
         cmocka_unit_test(what_no_model_has_of_lone_layers_and_squared_relus_is_refused),
         cmocka_unit_test(what_no_model_has_of_norms_around_experts_is_refused),
         cmocka_unit_test(a_feed_forward_is_checked_behind_every_mixer),
