@@ -311,6 +311,8 @@ void mixers_side_by_side_have_one_norm_before_them(void **) {
     using Layers = std::vector<Layer>;
     refuses([](Layers *all) { all->erase(all->begin()); }, "layer 0: a mixer beside none");
     refuses([](Layers *all) { (*all)[1].parallel = true; }, "layer 1: a mixer beside none");
+    refuses([](Layers *all) { (*all)[1].before_attention = (*all)[0].before_attention; },
+            "layer 1: a mixer beside another with a norm of its own before it");
     const char *other = "layer 1: a mixer beside a layer other than";
     refuses([](Layers *all) { (*all)[0].before_attention = {}; }, other);
     refuses([](Layers *all) { (*all)[0].feed = (*all)[1].feed; }, other);
