@@ -59,6 +59,9 @@ ADAPTERS = {
         r=8, lora_alpha=8, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"])),
     "qwen2_moe_router": ("qwen2_moe_bf16", "float32", 1, dict(
         r=4, lora_alpha=8, target_modules=["shared_expert_gate", "o_proj"], target_parameters=["mlp.gate.weight"])),
+    # In transformers f_a_proj and f_b_proj are in a module of their own.
+    "kimi_linear_gates": ("kimi_linear_f16", "float32", 2, dict(
+        r=8, lora_alpha=16, target_modules=["f_a_proj", "f_b_proj", "g_a_proj", "g_b_proj"])),
 }
 
 

@@ -10,6 +10,7 @@
 //     S = exp(G_last) S + (exp(G_last - G) N)^T k, transposed
 #pragma once
 
+#include "backend/gpu/state_chunks.h"
 #include "recurrent/delta.h"
 
 namespace batchllm::cuda {
@@ -35,10 +36,7 @@ struct ChunkArguments {
     void *p; // [tokens, value_heads, kStateChunk] elements: by the chunk's tokens
 };
 
-// Whether there are kernels for such heads.
-bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim);
-
-// All that those items need, but for their rings.
+// All that those items need, but for their rings. Of heads that takes_chunks() has.
 cudaError_t launch_delta_chunks(const ChunkArguments &arguments, cudaStream_t stream);
 
 // Its four parts, one after the other. With delta.sm90 there are two: launch_within_chunks makes its own inputs, and

@@ -64,9 +64,7 @@ template <typename T> __global__ void __launch_bounds__(kThreads)
 
 } // namespace
 
-bool takes_chunks(DType element, int32_t key_dim, int32_t value_dim) {
-    return dtype_bytes(element) == 2 && key_dim == kHeadDim && value_dim == kHeadDim;
-}
+static_assert(takes_chunks(DType::f16, kHeadDim, kHeadDim));
 
 cudaError_t launch_chunk_results(const ChunkArguments &a, cudaStream_t stream) {
     if (a.delta.sm90) return cudaSuccess; // launch_across_sm90 makes them

@@ -44,13 +44,10 @@ struct StateSpaceChunks {
     float2 *gates;
 };
 
-// Whether there are kernels for such heads. Not in f16, which the numbers of S and of q . k may exceed.
-bool takes_state_space_chunks(DType element, int32_t key_dim, int32_t value_dim);
-
 // The first part of what follows: `mixed` and `gates` of all chunks of the level.
 cudaError_t launch_state_space_inputs(const StateSpaceChunks &arguments, cudaStream_t stream);
 
-// All that those items need, but for the norm and their rings.
+// All that those items need, but for the norm and their rings. Of heads that takes_state_space_chunks() has.
 cudaError_t launch_state_space_chunks(const StateSpaceChunks &arguments, cudaStream_t stream);
 
 // Of one norm that others share, for `sharing` times as many results: their squares added up, [tokens] floats `stride`

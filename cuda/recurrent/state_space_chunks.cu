@@ -321,9 +321,7 @@ template <typename S, bool kGated> __global__ void __launch_bounds__(kThreads, k
 } // namespace
 } // namespace space
 
-bool takes_state_space_chunks(DType element, int32_t key_dim, int32_t value_dim) {
-    return element == DType::bf16 && key_dim == space::kKeys && value_dim == space::kValues;
-}
+static_assert(takes_state_space_chunks(DType::bf16, space::kKeys, space::kValues));
 
 cudaError_t launch_state_space_chunks(const StateSpaceChunks &c, cudaStream_t stream) {
     const DeltaArguments &a = c.space.delta;

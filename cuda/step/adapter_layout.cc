@@ -109,6 +109,11 @@ AdaptedProduct queries_of(const Mixer &mixer) {
     return make_product(a->q.columns(), a->q.rows(), {whole(a->q.values, 0)});
 }
 
+// Of what its first product made.
+AdaptedProduct second_of(const ChannelDeltaNet &net, const Weight &weight) {
+    return make_product(net.gate_rank, weight.rows(), {whole(weight.values, 0)});
+}
+
 bool follow_one_another(const AdaptedProduct &p) {
     int32_t end = 0;
     for (const AdaptedPart &part : p.parts) {
@@ -146,6 +151,10 @@ AdaptedModel::AdaptedModel(const Model &model, DType element)
         to[static_cast<size_t>(LayerProduct::last)] = last_of(layer.mixer, hidden);
         to[static_cast<size_t>(LayerProduct::router)] = router_of(layer, hidden);
         to[static_cast<size_t>(LayerProduct::queries)] = queries_of(layer.mixer);
+        if (const auto *net = std::get_if<ChannelDeltaNet>(&layer.mixer)) {
+            to[static_cast<size_t>(LayerProduct::gates)] = second_of(*net, net->z);
+            to[static_cast<size_t>(LayerProduct::decays)] = second_of(*net, net->a);
+        }
         if (const FeedForward *f = layer.feed_forward()) {
             const int64_t up = f->gate ? f->width : 0;
             to[static_cast<size_t>(LayerProduct::gate_up)] = make_product(

@@ -15,9 +15,9 @@
 namespace batchllm::cuda {
 
 // A layer's products that adapters change: of a layer with a shared expert, gate_up and down are its. queries: of latents, their
-// second product.
-enum class LayerProduct : uint8_t { first, last, gate_up, down, router, queries };
-inline constexpr size_t kLayerProducts = 6;
+// second product; gates, decays: of a ChannelDeltaNet, z and a.
+enum class LayerProduct : uint8_t { first, last, gate_up, down, router, queries, gates, decays };
+inline constexpr size_t kLayerProducts = 8;
 struct ProductPlace {
     size_t layer;
     LayerProduct product;

@@ -92,12 +92,16 @@ class StepExperts {
     DeviceMemory tile_count_;       // [1] int32
     DeviceMemory activated_;        // [rows * chosen, width]
     DeviceMemory activated_scales_; // [rows * chosen, scale_groups(width)], where it is in e4m3
-    DeviceMemory made_; // [rows * chosen, hidden]; before the last product what weigh() has made
+    // [rows * chosen, hidden]. Before the last product what weigh() has made: the first one's input, in e4m3 with its
+    // scales behind it.
+    DeviceMemory made_;
     // Of steps whose adapters change experts.
     DeviceMemory adapted_tiles_;      // [rows * chosen] AdapterTile
     DeviceMemory adapted_tile_count_; // [1] int32
-    DeviceMemory gate_up_;            // [rows * chosen, width or twice that]
-    DeviceMemory whole_;              // activated_ in the compute type, where that is in e4m3
+    // [rows * chosen, width or twice that]. Before the first product what weigh() has made for adapters beside e4m3:
+    // [rows * chosen, hidden].
+    DeviceMemory gate_up_;
+    DeviceMemory whole_; // activated_ in the compute type, where that is in e4m3
 };
 
 } // namespace batchllm::cuda

@@ -133,9 +133,11 @@ Status run_products(StepParts *parts, Products *products, const ResidualStream &
     for (size_t i = 0; i < layers; ++i) {
         const DeviceLayer &w = parts->layer(i);
         const bool last = i + 1 == layers;
+        // Of the last layer, those that begin its mixer are of all tokens, what follows is of the wanted ones.
+        bool begins = w.mixes();
         for (const StepProduct &p : layer_products(*parts, products, i)) {
-            // But for QKV, the last layer's are of the wanted.
-            RETURN_IF_ERROR(products->run(p, last && &p.w != &w.qkv ? wanted : tokens, stream));
+            begins = begins && &p.w != &w.o;
+            RETURN_IF_ERROR(products->run(p, last && !begins ? wanted : tokens, stream));
         }
         if (!w.experts) continue;
         const ResidualStream::Ending ending{w.down, nullptr, nullptr,       {},

@@ -10,7 +10,8 @@ template <typename Layers> auto *matrix_of(Layers &layers, size_t product) {
     const size_t layer = product / kLayerProducts;
     decltype(&layers[0].qkv) matrix = nullptr;
     if (layer >= layers.size()) return matrix;
-    switch (static_cast<LayerProduct>(product % kLayerProducts)) {
+    const auto of_layer = static_cast<LayerProduct>(product % kLayerProducts);
+    switch (of_layer) {
     case LayerProduct::first:
         matrix = &layers[layer].qkv;
         break;
@@ -23,11 +24,18 @@ template <typename Layers> auto *matrix_of(Layers &layers, size_t product) {
     case LayerProduct::down:
         matrix = &layers[layer].down;
         break;
+    case LayerProduct::gates:
+    case LayerProduct::decays:
+        if (auto *net = std::get_if<DeviceDelta>(&layers[layer].mixer)) {
+            matrix = of_layer == LayerProduct::gates ? &net->z : &net->a;
+        }
+        break;
     case LayerProduct::router:
     case LayerProduct::queries:
-        return matrix;
+        break;
     }
-    const bool plain = matrix->rows > 0 && matrix->scaling == Scaling::none && !matrix->packing;
+    const bool plain = matrix != nullptr && matrix->rows > 0 && matrix->scaling == Scaling::none &&
+                       !matrix->packing;
     return plain ? matrix : nullptr;
 }
 

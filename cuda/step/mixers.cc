@@ -255,8 +255,10 @@ Status Mixers::channel_gates(size_t index, const ChannelDeltaNet &net, cudaStrea
                                        static_cast<int32_t>(z + net.gate_rank + net.gates()),
                                        net.gate_rank, tokens, gates.of_z, gates.of_a},
                                       stream));
-    RETURN_IF_ERROR(products_.run({own.z, gates.of_z, gates.z, element, false}, tokens, stream));
-    return products_.run({own.a, gates.of_a, gates.a, element, false}, tokens, stream);
+    RETURN_IF_ERROR(run_adapted(parts_, &products_, {own.z, gates.of_z, gates.z, element, false},
+                                {index, LayerProduct::gates}, tokens, false, stream));
+    return run_adapted(parts_, &products_, {own.a, gates.of_a, gates.a, element, false},
+                       {index, LayerProduct::decays}, tokens, false, stream);
 }
 
 Status Mixers::recurrent(size_t index, Part part, cudaStream_t stream) {

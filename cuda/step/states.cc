@@ -1,6 +1,5 @@
 #include "step/states.h"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "base/visit.h"
@@ -16,19 +15,6 @@ constexpr int64_t kAlign = 256;
 constexpr int32_t kChunkedTokens = 16;
 
 } // namespace
-
-bool goes_in_chunks(const Model &model, DType element, bool reproducible) {
-    return std::all_of(model.layers.begin(), model.layers.end(), [&](const Layer &layer) {
-        if (const auto *net = std::get_if<DeltaNet>(&layer.mixer)) {
-            return !reproducible && takes_chunks(element, net->key_dim, net->value_dim);
-        }
-        if (const auto *mamba = std::get_if<Mamba2>(&layer.mixer)) {
-            return !reproducible &&
-                   takes_state_space_chunks(element, mamba->key_dim, mamba->value_dim);
-        }
-        return !std::holds_alternative<ChannelDeltaNet>(layer.mixer);
-    });
-}
 
 StepStates::StepStates(const Model &model, const StepStateOptions &options)
     : model_(model), options_(options) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/gpu/state_chunks.h"
 #include "backend/gpu/step_buffers.h"
 #include "device/staging.h"
 #include "ranks/rank_group.h"
@@ -28,10 +29,6 @@ struct StepStateOptions {
     bool sm90 = false; // DeltaArguments'
     DeviceRank rank = {};
 };
-
-// Whether prompts go in chunks: there are kernels for the heads of all delta nets and state-space layers; for none that decays by
-// channel. A model that has neither does so always: the bits of short convolutions do not depend on chunks.
-bool goes_in_chunks(const Model &model, DType element, bool reproducible);
 
 class StepStates {
   public:

@@ -192,6 +192,7 @@ const char *missing_beside(const Model &model, size_t index) {
     const Layer &layer = model.layers[index];
     if (!layer.beside) return nullptr;
     if (index == 0 || !layer.mixes() || layer.parallel) return "a mixer beside none";
+    if (layer.before_attention) return "a mixer beside another with a norm of its own before it";
     const Layer &other = model.layers[index - 1];
     if (!other.mixes() || other.feeds() || other.beside || !other.before_attention) {
         return "a mixer beside a layer other than a mixer alone behind a norm";

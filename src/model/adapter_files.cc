@@ -158,11 +158,15 @@ struct StackedParameter {
     std::vector<Module> experts;
 };
 
-// Versions of the reference have called the same modules by different names.
+// Versions of the reference have called the same modules by different names, and some are in modules that the files do not
+// name (Kimi Linear's f_a_proj and f_b_proj).
 std::string usual_name(std::string name) {
-    constexpr std::string_view other = ".block_sparse_moe.", usual = ".mlp.";
-    const size_t at = name.find(other);
-    if (at != std::string::npos) name.replace(at, other.size(), usual);
+    constexpr std::pair<std::string_view, std::string_view> others[] = {
+        {".block_sparse_moe.", ".mlp."}, {".self_attn.forget_gate.", ".self_attn."}};
+    for (const auto &[other, usual] : others) {
+        const size_t at = name.find(other);
+        if (at != std::string::npos) name.replace(at, other.size(), usual);
+    }
     return name;
 }
 

@@ -145,10 +145,17 @@ class Divider {
                 take_rows(own, &convolution.emplace_back(from));
             });
         }
-        rows.push_back({net->channels() + v.begin, v.count});
-        for (int64_t g = net->channels() + values; g < net->input_rows(); g += net->value_heads) {
-            rows.push_back({g + heads.begin, heads.count});
-        }
+        int64_t first = net->channels();
+        const auto add = [&](int64_t size, Range own) {
+            rows.push_back({first + own.begin, own.count});
+            first += size;
+        };
+        // What a second matrix makes z and a of is whole.
+        const Range low = {0, net->gate_rank};
+        const bool second = net->gate_rank > 0;
+        add(second ? low.count : values, second ? low : v);
+        for (int64_t g = 0; g < net->gates(); g += net->value_heads) add(net->value_heads, heads);
+        if (second) add(low.count, low);
         std::vector<Tensor> input;
         for (const Range &range : rows) {
             each_part(net->input, range, [&](const Tensor &from, Range own) {
@@ -157,7 +164,9 @@ class Divider {
         }
         net->convolution = std::move(convolution);
         net->input = std::move(input);
-        for (Tensor *tensor : {&net->decay, &net->step_bias}) take_rows(heads, tensor);
+        take_rows(heads, &net->decay);
+        // Of heads, or of their channels.
+        take_rows(times(heads, net->step_bias.rows / net->value_heads), &net->step_bias);
         net->key_heads = static_cast<int32_t>(key_heads.count);
         net->value_heads = static_cast<int32_t>(heads.count);
         return take_columns(v, &net->o);
@@ -180,8 +189,11 @@ class Divider {
 
     Status divide_mixer(DeltaNet *net) const { return divide_linear_attention(net); }
 
-    Status divide_mixer(ChannelDeltaNet *) const {
-        return refuse("delta nets that decay by channel cannot be divided");
+    Status divide_mixer(ChannelDeltaNet *net) const {
+        ASSIGN_OR_RETURN(const Range heads, even(net->value_heads, "heads of values"));
+        take_rows(times(heads, net->key_dim), &net->a);
+        take_rows(times(heads, net->value_dim), &net->z);
+        return divide_linear_attention(net);
     }
 
     Status divide_mixer(Mamba2 *mamba) const {

@@ -7,7 +7,8 @@
 //         and before Experts::after and SharedExperts::after if they are there
 //     the mean of squares in norms over all heads: Attention::norm_whole, and Mamba2 if norm_ranks > 1
 // An exchange leaves the same bits on all ranks. So everything else is computed by each of them, with equal results: the
-// residual stream, norms, routers, layer inputs, latents, and keys and values of heads that several ranks share.
+// residual stream, norms, routers, layer inputs, latents, what Kimi's delta nets make their gates of, and keys and values of
+// heads that several ranks share.
 #pragma once
 
 #include <cstdint>

@@ -183,8 +183,9 @@ void columns_are_read_as_those_of_the_whole(void **) {
 // Each number of a matrix is in one part, and those of what is not divided in all.
 void parts_have_the_whole_models_numbers(void **) {
     int64_t divided = 0;
-    for (const char *name : {"llama_bias_f32", "qwen3_moe_bf16", "deepseek_v3_bf16",
-                             "qwen3_next_bf16", "granite_hybrid_moe_bf16", "lfm2_moe_bf16"}) {
+    for (const char *name :
+         {"llama_bias_f32", "qwen3_moe_bf16", "deepseek_v3_bf16", "qwen3_next_bf16",
+          "granite_hybrid_moe_bf16", "lfm2_moe_bf16", "kimi_linear_f16"}) {
         const auto loaded = load_model(std::string("golden/") + name);
         assert_true(loaded.ok());
         const Model &whole = **loaded;
@@ -222,6 +223,55 @@ void parts_have_the_whole_models_numbers(void **) {
     assert_true(divided > 6);
 }
 
+// Gates that are made of a few numbers: these are whole, and what makes gates of them is divided by heads.
+void a_delta_net_that_decays_by_channel_is_divided_by_heads(void **) {
+    const auto loaded = load_model("golden/kimi_linear_f16"); // 4 heads of 16
+    assert_true(loaded.ok());
+    constexpr int32_t ranks = 4;
+    int32_t nets = 0;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+        const auto part = part_of(**loaded, rank, ranks);
+        if (!part.ok()) fail_msg("%s", part.status().message().c_str());
+        for (size_t i = 0; i < (*part)->layers.size(); ++i) {
+            const auto *own = std::get_if<ChannelDeltaNet>(&(*part)->layers[i].mixer);
+            if (own == nullptr) continue;
+            const auto &whole = std::get<ChannelDeltaNet>((*loaded)->layers[i].mixer);
+            ++nets;
+            assert_int_equal(own->value_heads, 1);
+            assert_int_equal(own->key_heads, 1);
+            int64_t rows = 0;
+            for (const Tensor &tensor : own->input) rows += tensor.rows;
+            assert_int_equal(rows, own->input_rows());
+            assert_int_equal(ranks * own->state_size(), whole.state_size());
+            const auto compare = [&](const Tensor &all, const Tensor &some, bool divided) {
+                assert_int_equal(some.rows, divided ? all.rows / ranks : all.rows);
+                const std::vector<float> wanted =
+                    elements(divided ? rows_of(all, rank * some.rows, some.rows) : all);
+                if (elements(some) != wanted) fail_msg("%s", all.name.c_str());
+            };
+            assert_int_equal(own->input.size(), 6);
+            for (size_t m = 0; m < 6; ++m) { // q, k, v, g_a, b, f_a
+                compare(whole.input[m], own->input[m], m != 3 && m != 5);
+            }
+            for (size_t m = 0; m < 3; ++m) {
+                compare(whole.convolution[m].values, own->convolution[m].values, true);
+            }
+            compare(whole.a.values, own->a.values, true);
+            compare(whole.z.values, own->z.values, true);
+            compare(whole.decay, own->decay, true);
+            compare(whole.step_bias, own->step_bias, true);
+            compare(whole.norm.weight, own->norm.weight, false);
+            assert_int_equal(own->o.columns(), own->values_size());
+            assert_int_equal(own->o.values.first_column, rank * own->values_size());
+        }
+    }
+    assert_int_equal(nets, 2 * ranks);
+    const auto three = load_model("golden/kimi_linear_bf16"); // 3 heads
+    assert_true(three.ok());
+    assert_string_equal(part_of(**three, 0, 2).status().message().c_str(),
+                        "tensor_parallel 2: layer 0: 3 heads of values cannot be divided");
+}
+
 void heads_that_cannot_be_divided_are_named(void **) {
     const auto loaded = load_model("golden/llama3_gqa_sharded_bf16"); // 4 heads
     assert_true(loaded.ok());
@@ -256,6 +306,7 @@ int main() {
         cmocka_unit_test(a_rank_keeps_its_thread),
         cmocka_unit_test(columns_are_read_as_those_of_the_whole),
         cmocka_unit_test(parts_have_the_whole_models_numbers),
+        cmocka_unit_test(a_delta_net_that_decays_by_channel_is_divided_by_heads),
         cmocka_unit_test(heads_that_cannot_be_divided_are_named),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

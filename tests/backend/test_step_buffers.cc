@@ -9,6 +9,7 @@
 #include "backend/gpu/key_segments.h"
 #include "backend/gpu/step_buffers.h"
 #include "backend/gpu/tower_buffers.h"
+#include "backend/sim/device_memory.h"
 #include "backend/sim/sim_options.h"
 #include "model/parts.h"
 #include "model/tower.h"
@@ -111,6 +112,30 @@ void layers_of_feed_forwards_alone_need_no_lists_of_states(void **) {
                                   StepBuffer::state_chunks, StepBuffer::delta_mixed}) {
         assert_int_equal(of[list], 0);
     }
+}
+
+// In predictions as on a device: delta nets and Mamba-2 where there are kernels, none that decay by channel.
+void prompts_go_in_chunks_where_there_are_kernels(void **) {
+    const auto chunks = [](const Model &model, const char *type, bool reproducible = false) {
+        return form_on_gpu(model, type, reproducible).state_chunks;
+    };
+    const Model delta = named("qwen3.5-9b"), mamba = named("nemotron-h-8b");
+    assert_true(chunks(delta, "bf16") && chunks(delta, "f16"));
+    assert_false(chunks(delta, "f32") || chunks(delta, "bf16", true));
+    assert_true(chunks(mamba, "bf16"));
+    assert_false(chunks(mamba, "f16"));
+    assert_true(chunks(named("Mistral-7B"), "bf16", true));  // has no states
+    const Model kimi = shape_of(R"({"model_type": "kimi_linear", "num_experts": 8,
+        "num_experts_per_token": 2, "q_lora_rank": null})"); // 32 heads of 128
+    assert_false(chunks(kimi, "bf16"));
+    const StepBuffers of = step_buffers(kimi, form_on_gpu(kimi, "bf16", false), 4096);
+    for (const StepBuffer none : {StepBuffer::delta_mixed, StepBuffer::delta_gates,
+                                  StepBuffer::state_chunks, StepBuffer::delta_keys}) {
+        is_bytes("chunks", of[none], 0);
+    }
+    is_bytes("gates' inputs", of[StepBuffer::gate_inputs], int64_t{4096} * 2 * 2 * 128);
+    is_bytes("decays", of[StepBuffer::channel_decays], int64_t{4096} * 2 * 4096);
+    is_bytes("gates", of[StepBuffer::channel_gates], int64_t{4096} * 2 * 4096);
 }
 
 void ranks_that_need_nccl_count_it(void **) {
@@ -443,6 +468,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(a_token_takes_what_its_models_layers_are_wide),
         cmocka_unit_test(layers_of_feed_forwards_alone_need_no_lists_of_states),
+        cmocka_unit_test(prompts_go_in_chunks_where_there_are_kernels),
         cmocka_unit_test(ranks_that_need_nccl_count_it),
         cmocka_unit_test(layers_in_e4m3_have_scales_and_perhaps_a_delta),
         cmocka_unit_test(heads_are_padded_and_what_has_a_state_has_a_multiple_of_sixteen_rows),

@@ -9,6 +9,7 @@
 #include "golden_files.h"
 #include "layer_kinds.h"
 #include "model/parts.h"
+#include "step/adapter_layout.h"
 #include "step/forward_options.h"
 #include "step/products.h"
 #include "step/supported.h"
@@ -310,6 +311,8 @@ void mixers_side_by_side_have_one_norm_before_them(void **) {
     using Layers = std::vector<Layer>;
     refuses([](Layers *all) { all->erase(all->begin()); }, "layer 0: a mixer beside none");
     refuses([](Layers *all) { (*all)[1].parallel = true; }, "layer 1: a mixer beside none");
+    refuses([](Layers *all) { (*all)[1].before_attention = (*all)[0].before_attention; },
+            "layer 1: a mixer beside another with a norm of its own before it");
     const char *other = "layer 1: a mixer beside a layer other than";
     refuses([](Layers *all) { (*all)[0].before_attention = {}; }, other);
     refuses([](Layers *all) { (*all)[0].feed = (*all)[1].feed; }, other);
@@ -327,6 +330,49 @@ void golden_models_for_cuda_are_supported(void **) {
         const Status status = model.ok() ? check_supported(*model) : model.status();
         if (!status.ok()) fail_msg("%s: %s", golden.directory.c_str(), status.message().c_str());
     }
+}
+
+void parts_of_a_delta_net_that_decays_by_channel_are_supported(void **) {
+    const Result<Model> model = describe_model("golden/kimi_linear_f16");
+    assert_true(model.ok());
+    for (int32_t rank = 0; rank < 2; ++rank) {
+        const auto part = part_of(*model, rank, 2);
+        const Status status = part.ok() ? check_supported(**part) : part.status();
+        if (!status.ok()) fail_msg("%s", status.message().c_str());
+    }
+}
+
+// Of the whole model, and of a rank's part: there what makes gates of a few numbers has fewer rows.
+void adapters_of_gates_by_channel_have_products_of_their_own(void **) {
+    const Result<Model> model = describe_model("golden/kimi_linear_f16");
+    assert_true(model.ok());
+    const auto part = part_of(*model, 1, 2);
+    assert_true(part.ok());
+    constexpr size_t layer = 1;
+    const auto &whole = std::get<ChannelDeltaNet>(model->layers[layer].mixer);
+    Adapter adapter;
+    for (const Tensor *matrix : {&whole.input[3], &whole.z.values, &whole.a.values}) {
+        LowRank &change = adapter.changes[matrix];
+        change.a.rows = change.b.columns = 8;
+        change.a.columns = matrix->columns;
+        change.b.rows = matrix->rows;
+    }
+    const auto check = [&](const Model &of, const Adapter &changes, int64_t ranks) {
+        const AdaptedModel adapted(of, DType::bf16);
+        const auto layout = adapted.layout(changes);
+        if (!layout.ok()) fail_msg("%s", layout.status().message().c_str());
+        for (const LayerProduct product :
+             {LayerProduct::first, LayerProduct::gates, LayerProduct::decays}) {
+            const size_t number = ProductPlace{layer, product}.number();
+            assert_int_equal(layout->entries[number].ranks, 8);
+            if (product == LayerProduct::first) continue;
+            const AdaptedProduct &of_gates = adapted.product(number);
+            assert_int_equal(of_gates.columns, whole.gate_rank);
+            assert_int_equal(of_gates.width, whole.values_size() / ranks);
+        }
+    };
+    check(*model, adapter, 1);
+    check(**part, part_of(adapter, *model, **part), 2);
 }
 
 void what_no_model_has_of_lone_layers_and_squared_relus_is_refused(void **) {
@@ -481,6 +527,8 @@ int main() {
         cmocka_unit_test(what_the_cpu_alone_computes_is_refused_by_name),
         cmocka_unit_test(mixers_side_by_side_have_one_norm_before_them),
         cmocka_unit_test(golden_models_for_cuda_are_supported),
+        cmocka_unit_test(parts_of_a_delta_net_that_decays_by_channel_are_supported),
+        cmocka_unit_test(adapters_of_gates_by_channel_have_products_of_their_own),
         cmocka_unit_test(what_no_model_has_of_lone_layers_and_squared_relus_is_refused),
         cmocka_unit_test(what_no_model_has_of_norms_around_experts_is_refused),
         cmocka_unit_test(a_feed_forward_is_checked_behind_every_mixer),

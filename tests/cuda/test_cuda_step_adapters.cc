@@ -69,7 +69,7 @@ std::vector<const Tensor *> matrices(const Model &model) {
         }
         if (const auto *net = std::get_if<ChannelDeltaNet>(&layer.mixer)) {
             for (const Tensor &part : net->input) add(part);
-            add(net->o.values);
+            for (const Weight *w : {&net->a, &net->z, &net->o}) add(w->values);
         }
         if (const auto *mamba = std::get_if<Mamba2>(&layer.mixer)) {
             for (const Tensor &part : mamba->input) add(part);

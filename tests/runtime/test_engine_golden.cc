@@ -179,8 +179,9 @@ void greedy_tokens_are_the_references_on_two_ranks(void **) {
     options.backend_options = "tensor_parallel=2";
     int64_t refused = 0;
     compare_all(6, "two ranks", options, false, &refused);
-    // Three heads or three groups of them, a norm of all heads before a gate, delta nets that decay by channel.
+    // Three heads or three groups of them, a norm of all heads before a gate.
     assert_in_range(refused, 1, 10);
+    assert_false(is_refused(read_golden("golden/kimi_linear_f16"), options));
 }
 
 // More than there are heads of keys: each rank has a copy of one.
@@ -191,6 +192,7 @@ void greedy_tokens_are_the_references_on_four_ranks(void **) {
     int64_t refused = 0;
     compare_all(7, "four ranks", options, false, &refused);
     assert_true(refused > 0);
+    assert_false(is_refused(read_golden("golden/kimi_linear_f16"), options));
 }
 
 // The most pages of a KV group that the tokens of one row use at once, if each sees `window`

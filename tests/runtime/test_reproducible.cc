@@ -565,7 +565,7 @@ void whatever_the_model_is(void **) {
     compare_all(subjects, machine().gpu() ? 3 : cases(4, 2), seed_of_run());
 }
 
-// Gated delta nets and Mamba-2, whose states are made token by token, and short convolutions.
+// Delta nets of both kinds and Mamba-2, whose states are made token by token, and short convolutions.
 void hybrids_too(void **) {
     std::vector<Subject> subjects;
     std::vector<const char *> models = {"golden/qwen3_next_bf16",
@@ -575,7 +575,8 @@ void hybrids_too(void **) {
                                         "golden/granite_hybrid_moe_bf16",
                                         "golden/granite_hybrid_wide_bf16",
                                         "golden/nemotron_h_moe_bf16",
-                                        "golden/lfm2_moe_bf16"};
+                                        "golden/lfm2_moe_bf16",
+                                        "golden/kimi_linear_f16"};
     if (!machine().gpu()) models.push_back("golden/lfm2_bf16"); // CUDA refuses its sizes
     for (const char *model : models) {
         for (const char *type : compute_types_of(subjects.size())) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/gpu/packed_fit.h"
+#include "backend/gpu/state_chunks.h"
 #include "backend/gpu/tower_buffers.h"
 #include "model/tower.h"
 
@@ -99,6 +100,7 @@ StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool r
     if (compute_type == "f16" || (any && model.dtype == DType::f16)) form.element = DType::f16;
     form.residual = residual_type(form.element);
     if (reproducible) form.partials = reproducible_partials(model);
+    form.state_chunks = goes_in_chunks(model, form.element, reproducible);
     if (quantize == Quantize::none) return form;
     for_each_packed(model, form.element,
                     [&](const Layer &, int64_t rows, int64_t columns, const Packing &packing,
