@@ -76,6 +76,13 @@ FOUR_BITS = {
         file=dict(producer=dict(name="modelopt", version="0.40.0"),
                   quantization=dict(quant_algo="NVFP4", kv_cache_quant_algo=None, group_size=16,
                                     exclude_modules=["lm_head", "*.mlp.gate", "*.self_attn.o_proj"]))),
+    # Stacks of experts are [experts, columns / 2, rows], with one factor.
+    "llama4_modelopt_nvfp4": dict(
+        form="nvfp4", group=16, left=r"lm_head|self_attn|vision|multi_modal", divided=False,
+        file=dict(producer=dict(name="modelopt", version="0.29.0"),
+                  quantization=dict(quant_algo="NVFP4", kv_cache_quant_algo=None, group_size=16, exclude_modules=[
+                      "*self_attn*", "*.feed_forward.router", "language_model.lm_head", "lm_head", "vision_model*",
+                      "multi_modal_projector*"]))),
     "qwen3_moe_gptq": dict(
         form="gptq", group=128, symmetric=True, version=1, type=torch.float16, left="lm_head",
         config=dict(quant_method="gptq", bits=4, group_size=128, desc_act=False, sym=True, lm_head=False,
@@ -195,6 +202,12 @@ def quantize_tensors(tensors, how):
         if how["form"] == "experts" and name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             codes, exponents, floats = quantize_mxfp4(tensor.transpose(1, 2))
             stored[f"{name}_blocks"], stored[f"{name}_scales"] = pairs(codes), exponents
+            meant[name] = floats.transpose(1, 2).contiguous()
+        elif how["form"] == "nvfp4" and tensor.dim() == 3 and not re.search(how["left"], name):
+            codes, scales, factor, floats = quantize_nvfp4(tensor.transpose(1, 2))
+            stored[name] = pairs(codes.reshape(floats.shape)).transpose(1, 2).contiguous()
+            stored[f"{name}_weight_scale"] = scales.transpose(1, 2).contiguous()
+            stored[f"{name}_weight_scale_2"], stored[f"{name}_input_scale"] = factor, torch.tensor(1.0)
             meant[name] = floats.transpose(1, 2).contiguous()
         elif how["form"] == "experts" or not LINEAR.search(name) or re.search(how["left"], name):
             stored[name], meant[name] = tensor, tensor.float()

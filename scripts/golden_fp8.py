@@ -103,6 +103,13 @@ FP8 = {
                       "lm_head", "backbone.layers.*.mixer.conv1d", "backbone.layers.2.mixer.q_proj",
                       "backbone.layers.2.mixer.k_proj", "backbone.layers.2.mixer.v_proj",
                       "backbone.layers.2.mixer.o_proj"]))),
+    # Stacks of experts have one scale, their names no ".weight".
+    "llama4_modelopt_fp8": dict(
+        kind="tensor", scale="weight_scale", type=torch.float32, shape=[], left=r"lm_head|layers\.2\.",
+        extra=["input_scale", "self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"],
+        file=dict(producer=dict(name="modelopt", version="0.27.0"),
+                  quantization=dict(quant_algo="FP8", kv_cache_quant_algo="FP8", exclude_modules=[
+                      "lm_head", "*.feed_forward.router", "*layers.2.*"]))),
     "mixtral_modelopt_fp8": dict(
         kind="block", scale="weight_scale", type=torch.float32, shape="4d", left="lm_head",
         config=dict(quant_method="modelopt", quant_algo="FP8_PB_WO", ignore=["lm_head", "*gate"],
@@ -148,6 +155,12 @@ def quantize_tensors(tensors, how):
     """The tensors of a file as stored, and the values that they represent."""
     stored, meant = {}, {}
     for name, tensor in tensors.items():
+        if tensor.dim() == 3 and how["kind"] == "tensor" and not re.search(how["left"], name):
+            scale = (tensor.float().abs().max() / MOST).to(how["type"])
+            stored[name] = (tensor.float() / scale).clamp(-MOST, MOST).to(torch.float8_e4m3fn)
+            stored[f"{name}_weight_scale"], stored[f"{name}_input_scale"] = scale, torch.tensor(0.0625)
+            meant[name] = stored[name].float() * scale
+            continue
         if not LINEAR.search(name) or re.search(how["left"], name):
             stored[name], meant[name] = tensor, tensor.float()
             continue

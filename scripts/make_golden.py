@@ -498,6 +498,12 @@ MODELS = {
         KIMI_LINEAR, linear_head_dim=16, linear_num_heads=4, linear_conv_kernel_dim=3, num_local_experts=8, n_group=4,
         topk_group=2, num_experts_per_tok=2, n_shared_experts=2, norm_topk_prob=False, tie_word_embeddings=True,
         layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"]), 299, None),
+    "llama4_modelopt_fp8": ("llama4_text", "bfloat16", "type", dict(LLAMA4, num_experts_per_tok=1), 299, None),
+    "llama4_modelopt_nvfp4": ("llama4", "bfloat16", "new", dict(
+        text_config=dict(LLAMA4, intermediate_size=48, intermediate_size_mlp=80, num_experts_per_tok=2),
+        vision_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1,
+                           image_size=28, patch_size=14, vision_output_dim=16, projector_input_dim=16,
+                           projector_output_dim=16)), 299, None),
 }
 
 

@@ -309,11 +309,16 @@ class Finder {
                          find_(name)->file, in_files(name).c_str(),
                          static_cast<long long>(found_.columns));
         }
-        ASSIGN_OR_RETURN(const StoredPart codes,
-                         part(name, "U8", {found_.rows, found_.columns / 2}));
+        // ModelOpt writes stacks of experts with rows and columns the other way round.
+        const int64_t stack = tensor_.stored_stack;
+        const auto shape_of = [&](int64_t columns) {
+            return stack > 0 ? Shape{stack, columns, rows_} : Shape{found_.rows, columns};
+        };
+        const std::string named = module_ + (stack > 0 ? "_weight" : ".weight");
+        ASSIGN_OR_RETURN(const StoredPart codes, part(name, "U8", shape_of(found_.columns / 2)));
         ASSIGN_OR_RETURN(const StoredPart scales,
-                         part(module_ + ".weight_scale", "F8_E4M3", {found_.rows, found_.groups}));
-        const std::string whole = module_ + (packed ? ".weight_global_scale" : ".weight_scale_2");
+                         part(named + "_scale", "F8_E4M3", shape_of(found_.groups)));
+        const std::string whole = named + (packed ? "_global_scale" : "_scale_2");
         const auto stored = find_(whole);
         const bool scalar = stored && stored->stored->shape.empty();
         ASSIGN_OR_RETURN(const StoredPart factor, part(whole, "F32", scalar ? Shape{} : Shape{1}));
@@ -326,6 +331,10 @@ class Finder {
         }
         found_.kind = FourBitKind::nvfp4;
         found_.row_bytes = found_.columns / 2;
+        if (stack > 0) {
+            found_.packing = FourBits::Packing::pair;
+            found_.stacked_rows = rows_;
+        }
         found_.codes = codes.data;
         found_.scales = scales.data;
         for (int64_t i = 0; scales.is_new && i < found_.rows * found_.groups; ++i) {
@@ -346,7 +355,14 @@ class Finder {
 
 } // namespace
 
+bool may_be_stacked(const ScaleScheme &scheme, const Tensor &tensor) {
+    const bool stacked = tensor.stored_stack > 0;
+    if (scheme.four_bits == FourBitForm::nvfp4) return !stacked || tensor.stored_transposed;
+    return stacked == (scheme.four_bits == FourBitForm::mxfp4_experts);
+}
+
 std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme) {
+    if (scheme.four_bits == FourBitForm::nvfp4 && tensor.stored_stack > 0) return tensor.name;
     if (scheme.four_bits == FourBitForm::mxfp4_experts) return tensor.name + "_blocks";
     const bool words =
         scheme.four_bits == FourBitForm::awq || scheme.four_bits == FourBitForm::gptq;

@@ -83,6 +83,24 @@ void unpack_eight(const FourBits &from, Block *block) {
     }
 }
 
+// Where element `place` of row r begins in [stack, places, rows of one].
+int64_t stacked_index(const FourBits &from, int64_t row, int64_t place, int64_t places) {
+    const int64_t matrix = row / from.stacked_rows, own = row % from.stacked_rows;
+    return (matrix * places + place) * from.stacked_rows + own;
+}
+
+void unpack_pair(const FourBits &from, Block *block) {
+    for (int64_t c = 0; c < block->columns; c += 2) {
+        const int64_t pair = (block->first_column + c) / 2;
+        for (int64_t r = 0; r < block->rows; ++r) {
+            const int64_t at = stacked_index(from, block->row[r], pair, from.columns / 2);
+            const auto both = std::to_integer<uint8_t>(from.codes[at]);
+            block->codes[r][c] = both & 15u;
+            block->codes[r][c + 1] = both >> 4;
+        }
+    }
+}
+
 void unpack(const FourBits &from, Block *block) {
     switch (from.packing) {
     case FourBits::Packing::row:
@@ -91,6 +109,8 @@ void unpack(const FourBits &from, Block *block) {
         return unpack_column(from, block);
     case FourBits::Packing::eight:
         return unpack_eight(from, block);
+    case FourBits::Packing::pair:
+        return unpack_pair(from, block);
     }
 }
 
@@ -115,6 +135,7 @@ float zero_at(const FourBits &from, int64_t row, int64_t group) {
 }
 
 int64_t scale_index(const FourBits &from, int64_t row, int64_t group) {
+    if (from.stacked_rows > 0) return stacked_index(from, row, group, from.groups);
     return from.scales_by_group ? group * from.rows + row : row * from.groups + group;
 }
 
@@ -315,8 +336,7 @@ std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &ten
     const bool words =
         scheme->four_bits == FourBitForm::awq || scheme->four_bits == FourBitForm::gptq;
     if (words && tensor.name == model.head.values.name) return {}; // seldom is, and does not say so
-    const bool experts = scheme->four_bits == FourBitForm::mxfp4_experts;
-    if (experts != (tensor.stored_stack > 0)) return {};
+    if (!may_be_stacked(*scheme, tensor)) return {};
     switch (scheme->four_bits) {
     case FourBitForm::packed_nvfp4:
     case FourBitForm::nvfp4:
@@ -361,8 +381,8 @@ void read_codes(const Tensor &tensor, int64_t begin, int64_t count, uint8_t *cod
     if (from.packing == FourBits::Packing::column) {
         return turn_columns(tensor, begin, count, codes);
     }
-    if (tensor.row_step == 1 && row_in_file(tensor, begin) % 8 == 0 && count % 8 == 0 &&
-        tensor.columns % 16 == 0) {
+    if (from.packing == FourBits::Packing::eight && tensor.row_step == 1 &&
+        row_in_file(tensor, begin) % 8 == 0 && count % 8 == 0 && tensor.columns % 16 == 0) {
         return turn_eights(tensor, row_in_file(tensor, begin), count, codes);
     }
     Block block;
@@ -402,8 +422,15 @@ void read_scale_bytes(const Tensor &tensor, int64_t begin, int64_t count, uint8_
     const auto groups = static_cast<size_t>(of.count);
     for (int64_t r = 0; r < count; ++r) {
         const int64_t row = row_in_file(tensor, begin + r);
-        std::memcpy(bytes + static_cast<size_t>(r) * groups,
-                    from.scales + row * from.groups + of.first, groups);
+        uint8_t *to = bytes + static_cast<size_t>(r) * groups;
+        if (from.stacked_rows == 0) {
+            std::memcpy(to, from.scales + scale_index(from, row, of.first), groups);
+            continue;
+        }
+        for (int64_t g = 0; g < of.count; ++g) {
+            const int64_t at = scale_index(from, row, of.first + g);
+            to[g] = std::to_integer<uint8_t>(from.scales[at]);
+        }
     }
 }
 

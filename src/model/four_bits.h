@@ -47,6 +47,7 @@ struct FourBits {
         row,    // [rows, row_bytes]: neighbours in a row, lowest bits first
         column, // [columns / 8, rows] words: eight columns of a row, lowest bits first
         eight,  // [columns, rows / 8] words: eight rows of a column, in AWQ's order
+        pair, // [columns / 2, rows] bytes: two columns of a row, lowest bits first; of a stack, each of its matrices
     };
     // How zero points are stored: words for eight rows, lowest bits first or in AWQ's order.
     enum class Zeros : uint8_t {
@@ -59,7 +60,8 @@ struct FourBits {
     Packing packing = Packing::row;
     FourBitKind kind = FourBitKind::int4;
     int64_t rows = 0, columns = 0;
-    int64_t row_bytes = 0; // for Packing::row
+    int64_t row_bytes = 0;    // for Packing::row
+    int64_t stacked_rows = 0; // for Packing::pair: of one matrix. Its scales are [groups, rows] too
     const std::byte *codes = nullptr;
 
     int64_t groups = 0;
@@ -87,6 +89,9 @@ struct StoredPart {
 };
 // Empty: there is no tensor with that name.
 using FindPart = std::function<std::optional<StoredPart>(const std::string &name)>;
+
+// Whether there are stacks of matrices of this scheme, if the tensor is in one; else single ones.
+bool may_be_stacked(const ScaleScheme &scheme, const Tensor &tensor);
 
 // The name of the stored tensor with the four-bit elements of a described tensor, under this
 // scheme.

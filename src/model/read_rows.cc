@@ -33,6 +33,16 @@ template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const 
     }
 }
 
+// Element `index` from the tensor's first one, which is in its row r and column c.
+float gathered(const Tensor &tensor, int64_t index, int64_t r, int64_t c) {
+    if (tensor.dtype != DType::e4m3) return element(tensor, index);
+    const Scales &scales = tensor.scales;
+    const int64_t row = (tensor.first_row + r * tensor.row_step) / scales.block_rows;
+    const int64_t column = (tensor.first_column + c) / scales.block_columns;
+    return kE4m3Floats[std::to_integer<size_t>(tensor.data[index])] *
+           scales.data[row * scales.per_row + column];
+}
+
 // Calls put(row, column, value) for rows [begin, begin + count) that are not contiguous, in blocks
 // whose bytes stay in the processor's cache.
 template <typename Put>
@@ -45,7 +55,8 @@ void gather(const Tensor &tensor, int64_t begin, int64_t count, const Put &put) 
         const int64_t end = std::min(tensor.columns, first + block);
         for (int64_t r = 0; r < count; ++r) {
             for (int64_t c = first; c < end; ++c) {
-                put(r, c, element(tensor, (begin + r) * row_stride + c * column_stride));
+                const int64_t index = (begin + r) * row_stride + c * column_stride;
+                put(r, c, gathered(tensor, index, begin + r, c));
             }
         }
     }
@@ -83,7 +94,7 @@ void read_rows(const Tensor &tensor, int64_t begin, int64_t count, DType type, v
         read_multiplied(tensor, begin, count, type, out);
     } else if (tensor.dtype == DType::u4) {
         read_four_bits(tensor, begin, count, type, out);
-    } else if (tensor.dtype != DType::e4m3 && !tensor.as_stored()) {
+    } else if (tensor.stored_transposed || (tensor.dtype != DType::e4m3 && !tensor.as_stored())) {
         const int64_t columns = tensor.columns;
         if (type == DType::f32) {
             gather(tensor, begin, count,

@@ -26,9 +26,23 @@ std::string shape_text(const std::vector<int64_t> &shape) {
     return text + "]";
 }
 
-Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &scheme, int64_t rows,
-                              int64_t columns, const std::string &file) {
+Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &scheme, int64_t stack,
+                              int64_t rows, int64_t columns, const std::string &file) {
     Scales scales;
+    if (stack > 0) {
+        const std::vector<int64_t> &shape = stored.shape;
+        const bool whole = is_one_number(shape);
+        const bool each =
+            !shape.empty() && shape.size() <= 3 && shape.front() == stack &&
+            std::all_of(shape.begin() + 1, shape.end(), [](int64_t size) { return size == 1; });
+        scales.block_rows = whole ? stack * rows : rows;
+        scales.block_columns = columns;
+        scales.per_row = 1;
+        if (whole || each) return scales;
+        return error(code, "%s: tensor %s has shape %s: scales of %lld experts are [] or [%lld]",
+                     file.c_str(), printable(stored.name).c_str(), shape_text(shape).c_str(),
+                     static_cast<long long>(stack), static_cast<long long>(stack));
+    }
     ScaleKind kind = scheme.kind;
     if (kind == ScaleKind::block_or_tensor) {
         kind = is_one_number(stored.shape) ? ScaleKind::tensor : ScaleKind::block;

@@ -13,10 +13,10 @@
 
 namespace batchllm {
 
-// The layout of the scales of a tensor of rows x columns, without their data. file: its name, for
-// errors.
-Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &scheme, int64_t rows,
-                              int64_t columns, const std::string &file);
+// The layout of the scales of a tensor of rows x columns, without their data. stack: above 0, of so many of them, which
+// have one scale each or all together. file: its name, for errors.
+Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &scheme, int64_t stack,
+                              int64_t rows, int64_t columns, const std::string &file);
 
 // bytes: those of the stored tensor.
 Result<std::vector<float>> read_scales(const StoredTensor &stored, const std::byte *bytes,

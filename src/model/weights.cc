@@ -203,10 +203,10 @@ class Taker {
     }
 
     // The scheme of an eight-bit matrix; empty if no tensor with its name is quantised to eight
-    // bits.
+    // bits. Stacks of experts have one as ModelOpt writes them: for the whole stack, or for each expert.
     std::optional<ScaleScheme> scheme_of(const Tensor &tensor, const StoredTensor &stored) const {
-        constexpr std::string_view ending = ".weight";
-        if (tensor.columns == 1 || tensor.stored_stack > 0 || !stored.name.ends_with(ending) ||
+        const std::string_view ending = tensor.stored_stack > 0 ? "" : ".weight";
+        if (tensor.columns == 1 || !stored.name.ends_with(ending) ||
             !tensor.name.ends_with(ending)) {
             return std::nullopt;
         }
@@ -214,7 +214,9 @@ class Taker {
             return name.substr(0, name.size() - ending.size());
         };
         const auto scheme = scheme_of(module(tensor.name), module(stored.name));
-        return scheme && scheme->four_bits == FourBitForm::none ? scheme : std::nullopt;
+        if (!scheme || scheme->four_bits != FourBitForm::none) return std::nullopt;
+        if (tensor.stored_stack > 0 && scheme->kind != ScaleKind::tensor) return std::nullopt;
+        return scheme;
     }
 
     // The scheme of a four-bit matrix, if the checkpoint has its elements under the name that this
@@ -222,7 +224,7 @@ class Taker {
     std::optional<ScaleScheme> four_bit_scheme_of(const Tensor &tensor) const {
         if (tensor.columns == 1) return std::nullopt;
         const std::string module = tensor.name.substr(0, tensor.name.rfind(".weight"));
-        for (const char *ending : {".qweight", ".weight_packed", "_blocks", ".weight"}) {
+        for (const char *ending : {".qweight", ".weight_packed", "_blocks", ".weight", ""}) {
             const std::string name = module + ending;
             const auto found = checkpoint_.tensors.find(name);
             if (found == checkpoint_.tensors.end()) continue;
@@ -230,8 +232,7 @@ class Taker {
             stored.resize(stored.size() - std::string_view(ending).size());
             const auto scheme = scheme_of(module, stored);
             if (!scheme || scheme->four_bits == FourBitForm::none) continue;
-            const bool experts = scheme->four_bits == FourBitForm::mxfp4_experts;
-            if (experts != (tensor.stored_stack > 0)) continue;
+            if (!may_be_stacked(*scheme, tensor)) continue;
             if (four_bits_name(tensor, *scheme) == name) return scheme;
         }
         return std::nullopt;
@@ -265,6 +266,7 @@ class Taker {
     Status take_scales(const ScaleScheme &scheme, Tensor *tensor) {
         std::string name = tensor->name + "_scale_inv";
         if (!has(name)) name = tensor->name + "_scale";
+        if (tensor->stored_stack > 0) name = tensor->name + "_weight_scale";
         const auto found = checkpoint_.tensors.find(name);
         if (found == checkpoint_.tensors.end()) {
             return error(code, "%s: tensor %s is missing",
@@ -273,8 +275,9 @@ class Taker {
         }
         Located &located = found->second;
         const int64_t rows = tensor->stored_rows > 0 ? tensor->stored_rows : tensor->rows;
-        ASSIGN_OR_RETURN(tensor->scales, lay_out_scales(located.stored, scheme, rows,
-                                                        tensor->columns, path_of(located)));
+        ASSIGN_OR_RETURN(tensor->scales,
+                         lay_out_scales(located.stored, scheme, tensor->stored_stack, rows,
+                                        tensor->columns, path_of(located)));
         const auto [read, is_new] = scales_.try_emplace(name); // Q, K and V may share them
         if (is_new) {
             const std::byte *bytes =
@@ -290,8 +293,9 @@ class Taker {
     // and values whose scales take_kv_scales has not read.
     bool is_other_scale(const std::string &name) const {
         if (model_.quantization == nullptr) return false;
-        for (const char *ending : {".input_scale", ".activation_scale", ".input_global_scale",
-                                   ".k_scale", ".v_scale", ".kv_scale", ".q_scale"}) {
+        for (const char *ending :
+             {".input_scale", ".activation_scale", ".input_global_scale", ".k_scale", ".v_scale",
+              ".kv_scale", ".q_scale", "_proj_input_scale"}) { // of stacked experts
             if (name.ends_with(ending)) return true;
         }
         return false;

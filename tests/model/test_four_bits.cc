@@ -783,11 +783,71 @@ void a_part_that_is_missing_is_named_as_it_would_be_in_the_file(void **) {
     }
 }
 
+// ModelOpt's stacks of experts in NVFP4: codes and scales, rows by columns, give the elements, also of some columns.
+void stacks_in_nvfp4_are_read_in_parts_and_whole(void **) {
+    const auto model = load_model("golden/llama4_modelopt_nvfp4");
+    assert_true(model.ok());
+    constexpr double e2m1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    int stacked = 0;
+    for_each_tensor(**model, [&](const Tensor &tensor) {
+        if (tensor.dtype != DType::u4 || tensor.stored_stack == 0) return;
+        ++stacked;
+        for (const Tensor &part :
+             {tensor, rows_of(tensor, 3, 17), columns_of(tensor, 16, tensor.columns - 16)}) {
+            const auto n = static_cast<size_t>(part.rows * part.columns);
+            std::vector<float> whole(n);
+            read_rows(part, 0, part.rows, DType::f32, whole.data());
+            const Groups groups = groups_of(part);
+            std::vector<uint8_t> codes(n / 2),
+                scales(static_cast<size_t>(part.rows * groups.count));
+            read_codes(part, 0, part.rows, codes.data());
+            read_scale_bytes(part, 0, part.rows, scales.data());
+            for (size_t i = 0; i < n; ++i) {
+                const uint8_t code = codes[i / 2] >> 4 * (i % 2) & 15;
+                const float scale = e4m3_to_float(scales[i / 16]);
+                const double size = e2m1[code & 7] * double(scale) * double(part.four_bits->factor);
+                assert_true(std::abs(double(whole[i]) - (code > 7 ? -size : size)) <= 1e-6 * size);
+            }
+        }
+    });
+    assert_int_equal(stacked,
+                     2 * 3 * 5 * 2 / 2 * 2); // of four layers: five experts, gate, up and down
+}
+
+// One byte of the header is another: a part that is not there, or of another shape.
+void stacks_of_modelopt_are_held_to_their_parts(void **) {
+    const auto load = [](const char *golden, const std::string &from, const std::string &to) {
+        const std::string source = std::string("golden/") + golden + "/";
+        const TemporaryDirectory directory;
+        for (const char *name : {"config.json", "hf_quant_config.json", "model.safetensors"}) {
+            std::string text = read_file(source + name, 1 << 20).value();
+            const size_t at = text.find(from);
+            if (std::strcmp(name, "model.safetensors") == 0) {
+                assert_true(at != std::string::npos);
+                text.replace(at, from.size(), to);
+            }
+            directory.write(name, text);
+        }
+        return load_model(directory.path()).status();
+    };
+    const std::string stack = "layers.1.feed_forward.experts.";
+    for (const char *golden : {"llama4_modelopt_fp8", "llama4_modelopt_nvfp4"}) {
+        must_fail(
+            load(golden, stack + "down_proj_weight_scale\"", stack + "down_proj_weight_scalE\""),
+            format_error, {stack + "down_proj_weight_scale", "missing"});
+    }
+    must_fail(load("llama4_modelopt_nvfp4", stack + "gate_up_proj_weight_scale_2",
+                   stack + "gate_up_proj_weight_scale_3"),
+              format_error, {stack + "gate_up_proj_weight_scale_2", "missing"});
+    must_fail(load("llama4_modelopt_nvfp4", "[5,4,96]", "[5,96,4]"), format_error,
+              {"experts.gate_up_proj_weight_scale", "[5, 96, 4]", "[5, 4, 96]"});
+}
+
 // What a description says without the files is what the files have, where the configuration says it at all.
 void descriptions_know_what_is_in_four_bits(void **) {
-    for (const char *name :
-         {"llama_awq", "llama_gptq_sym", "llama_ct_mxfp4", "llama_ct_nvfp4", "gpt_oss_mxfp4",
-          "qwen3_moe_gptq", "qwen3_moe_modelopt_nvfp4", "qwen3_ct_packed_asym"}) {
+    for (const char *name : {"llama_awq", "llama_gptq_sym", "llama_ct_mxfp4", "llama_ct_nvfp4",
+                             "gpt_oss_mxfp4", "qwen3_moe_gptq", "qwen3_moe_modelopt_nvfp4",
+                             "llama4_modelopt_nvfp4", "qwen3_ct_packed_asym"}) {
         const std::string directory = std::string("golden/") + name;
         const auto described = describe_model(directory);
         const auto loaded = load_model(directory);
@@ -838,6 +898,8 @@ int main() {
         cmocka_unit_test(experts_in_mxfp4_are_held_to_their_shapes_and_scales),
         cmocka_unit_test(a_part_that_is_missing_is_named_as_it_would_be_in_the_file),
         cmocka_unit_test(descriptions_know_what_is_in_four_bits),
+        cmocka_unit_test(stacks_in_nvfp4_are_read_in_parts_and_whole),
+        cmocka_unit_test(stacks_of_modelopt_are_held_to_their_parts),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
