@@ -1,7 +1,12 @@
 // Matrix products of the CPU backend that are reproducible: a row's results are the same bits in any place and among any
 // others.
+#include <atomic>
+#include <csignal>
+#include <cstdint>
 #include <cstring>
+#include <pthread.h>
 #include <random>
+#include <sys/time.h>
 #include <vector>
 
 #include "backend/cpu/kernels.h"
@@ -78,11 +83,69 @@ void a_row_is_the_same_bits_among_any_rows(void **) {
     }
 }
 
+// Whether handlers run on the thread's stack, as they may while oneDNN does not use the stack pointer for something else.
+struct Stack {
+    std::uintptr_t low = 0, high = 0;
+
+    static Stack of_this_thread() {
+        pthread_attr_t attributes;
+        assert_int_equal(pthread_getattr_np(pthread_self(), &attributes), 0);
+        void *address = nullptr;
+        size_t size = 0;
+        pthread_attr_getstack(&attributes, &address, &size);
+        pthread_attr_destroy(&attributes);
+        const auto low = reinterpret_cast<std::uintptr_t>(address);
+        return {low, low + size};
+    }
+};
+Stack own_stack;
+std::atomic<int> handled, elsewhere;
+
+void note_stack(int) {
+    const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+    ++handled;
+    if (here < own_stack.low || here >= own_stack.high) ++elsewhere;
+}
+
+void a_signals_handler_runs_on_the_stack_of_its_thread(void **) {
+    own_stack = Stack::of_this_thread();
+    handled = elsewhere = 0;
+    std::mt19937_64 random(seed_of_run());
+    ThreadPool pool(1);
+    auto linear = Linear::create(DType::f32, &pool, false);
+    assert_true(linear.ok());
+    constexpr int64_t n = 512, k = 1024, rows = 64;
+    const std::vector<std::byte> w = at_random(DType::f32, n * k, &random);
+    Tensor tensor;
+    tensor.rows = n;
+    tensor.columns = k;
+    tensor.dtype = DType::f32;
+    tensor.data = w.data();
+    const auto packed = (*linear)->pack(tensor);
+    assert_true(packed.ok());
+    const std::vector<std::byte> x = at_random(DType::f32, Linear::rounded_rows(rows) * k, &random);
+
+    struct sigaction action = {}, before = {};
+    action.sa_handler = note_stack;
+    action.sa_flags = SA_RESTART;
+    assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
+    const itimerval often = {{0, 200}, {0, 200}}, never = {};
+    assert_int_equal(setitimer(ITIMER_REAL, &often, nullptr), 0);
+    while (handled < 500 && elsewhere == 0) {
+        const Status status = (*linear)->run(*packed, x.data(), rows, [](const Linear::Tile &) {});
+        if (!status.ok()) ++elsewhere;
+    }
+    setitimer(ITIMER_REAL, &never, nullptr);
+    sigaction(SIGALRM, &before, nullptr);
+    assert_int_equal(elsewhere, 0);
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(a_row_is_the_same_bits_among_any_rows),
+        cmocka_unit_test(a_signals_handler_runs_on_the_stack_of_its_thread),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -11,6 +11,7 @@
 #include <span>
 #include <sys/mman.h>
 
+#include "base/held_signals.h"
 #include "base/narrow_floats.h"
 
 // Debian's oneDNN runs on OpenMP. Weak symbols, so that other builds of oneDNN link too.
@@ -47,6 +48,13 @@ void need_memory(size_t bytes) {
     asm volatile("" : "+r"(probe)); // keeps the compiler from removing it
     if (probe == nullptr) throw std::bad_alloc();
     std::free(probe);
+}
+
+void reorder(dnnl::memory &from, dnnl::memory &to, dnnl::stream *stream) {
+    const dnnl::reorder primitive(from, to);
+    const HeldSignals held;
+    primitive.execute(*stream, from, to);
+    stream->wait();
 }
 
 constexpr size_t kExecuteBytes = size_t{32} << 10; // for a call with a primitive that exists
@@ -160,6 +168,7 @@ struct Linear::Impl {
         const dnnl::memory weights(made.weights, engine, matrix);
         const dnnl::memory to(made.output, engine, tiles[thread].data());
         const dnnl::memory scratchpad(made.scratchpad, engine, scratchpads[thread].data());
+        const HeldSignals held;
         made.matmul.execute(streams[thread], {{DNNL_ARG_SRC, from},
                                               {DNNL_ARG_WEIGHTS, weights},
                                               {DNNL_ARG_DST, to},
@@ -179,8 +188,7 @@ struct Linear::Impl {
         dnnl::memory from({{k, n}, dnnl_type(compute), dnnl::memory::dims{1, k}}, engine,
                           plain.data());
         dnnl::memory to(made.weights, engine, packed.data());
-        dnnl::reorder(from, to).execute(streams[0], from, to);
-        streams[0].wait();
+        reorder(from, to, &streams[0]);
         return packed;
     }
 
@@ -344,9 +352,7 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor *const> tensors, bool i
             dnnl::memory from(plain, impl.engine, rows[static_cast<size_t>(thread)].data());
             dnnl::memory to(made.weights, impl.engine,
                             matrix.data.data() + slice * matrix.slice_bytes);
-            dnnl::stream &stream = impl.streams[static_cast<size_t>(thread)];
-            dnnl::reorder(from, to).execute(stream, from, to);
-            stream.wait();
+            reorder(from, to, &impl.streams[static_cast<size_t>(thread)]);
         };
         impl.pool->parallel_for(matrix.slices, pack_slice);
     } catch (const dnnl::error &failure) {
