@@ -232,4 +232,13 @@ Result<bool> is_directory(const std::string &path) {
     return S_ISDIR(info.st_mode);
 }
 
+bool is_git_lfs_pointer(std::string_view begin) {
+    return begin.starts_with("version https://git-lfs");
+}
+
+Status git_lfs_error(const std::string &path, int32_t code) {
+    return error(code, "%s: a pointer of Git LFS, not the file itself: fetch it with git lfs pull",
+                 path.c_str());
+}
+
 } // namespace batchllm

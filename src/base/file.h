@@ -81,6 +81,10 @@ Result<FileDescriptor> copy_descriptor_named(const std::string &path);
 // of the machine.
 Status sync_directory_of(const std::string &path);
 
+// Whether bytes are what Git LFS leaves in place of a file that it has not fetched, and the error that says so.
+bool is_git_lfs_pointer(std::string_view begin);
+Status git_lfs_error(const std::string &path, int32_t code);
+
 // Whether anything exists at the path: a file, a directory, or the target of a link. Fails if that
 // cannot be determined (no permission, a failing disk) and for a dangling link: a file that exists
 // but cannot be reached must not be treated as missing.

@@ -197,6 +197,9 @@ Result<JsonDocument> JsonDocument::read(std::string_view text, bool python, cons
     if (fault.kind == JsonFault::Kind::memory) {
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY, "%s: out of memory", file.c_str());
     }
+    if (fault.kind != JsonFault::Kind::none && is_git_lfs_pointer(text)) {
+        return git_lfs_error(file, code);
+    }
     if (fault.kind != JsonFault::Kind::none) {
         return error(code, "%s: not JSON: %s", file.c_str(), fault.text.c_str());
     }

@@ -149,7 +149,7 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
     run->add_flag("--force", options->force, "overwrite an existing output")->excludes(resume);
     add_engine(run, &options->engine);
     add_prediction(run, &options->prediction);
-    run->add_option("--seed", options->seed, "mixed into every row's random numbers (0)");
+    add_unsigned(run, "--seed", &options->seed, "mixed into every row's random numbers (0)");
     add_size(run, "--window-tokens", &options->window_tokens, 1,
              "prompt tokens read, planned and kept in memory at a time (32M)");
     add_size(run, "--window-rows", &options->window_rows, 1, "rows at a time (256K)");
@@ -255,6 +255,13 @@ void add_examples(CLI::App *app, CLI::App *run, CLI::App *plan, CLI::App *inspec
         "  echo '{\"tokens\": [1, 2]}' | batchllm tokenize --model ./model --decode");
 }
 
+// "" for other failures. CLI11 says "--seed: At Most 1 required but received 2".
+std::string given_twice(const CLI::ParseError &failure) {
+    const std::string text = failure.what();
+    const size_t name = text.find(": At Most 1 required");
+    return name == std::string::npos ? "" : text.substr(0, name) + " is given more than once";
+}
+
 std::string version_text() {
     const uint32_t version = batchllm_version();
     return "batchllm " + std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 0xFF) +
@@ -290,6 +297,8 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError &failure) {
+        const std::string twice = given_twice(failure);
+        if (!twice.empty()) return report(twice);
         // A missing option is often a misspelt one.
         const bool failed = failure.get_exit_code() != 0;
         const std::string unknown = failed ? unknown_option(app) : std::string();

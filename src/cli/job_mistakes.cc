@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <sys/stat.h>
 #include <utility>
 
 #include "base/display.h"
@@ -28,6 +29,19 @@ Status check_options(batchllm_engine *engine, const SamplingOptions &options) {
 }
 
 Status check_model_name(const std::string &model) {
+    if (model.find("://") != std::string::npos) {
+        return error(
+            BATCHLLM_ERROR_IO,
+            "%s is an address: nothing is downloaded; --model names a directory on this "
+            "machine (hf download NAME --local-dir DIR gets one from the Hugging Face Hub)",
+            model.c_str());
+    }
+    const bool part = model.ends_with("config.json") || model.ends_with(".safetensors");
+    struct stat info;
+    if (part && ::stat(model.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+        return error(BATCHLLM_ERROR_IO, "%s is a file: --model names the directory that it is in",
+                     model.c_str());
+    }
     const size_t slash = model.find('/');
     const auto plain = [](char c) {
         return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';

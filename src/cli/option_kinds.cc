@@ -1,5 +1,6 @@
 #include "cli/option_kinds.h"
 
+#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -55,6 +56,22 @@ void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t l
     app->add_option(name, *value, help)
         ->check(CLI::Range(least, INT32_MAX).description(""))
         ->type_name("N");
+}
+
+void add_unsigned(CLI::App *app, const std::string &name, uint64_t *value,
+                  const std::string &help) {
+    app->add_option_function<std::string>(
+           name,
+           [value, name](const std::string &text) { // CLI11 takes the largest for larger ones
+               const char *end = text.data() + text.size();
+               const auto [rest, failure] = std::from_chars(text.data(), end, *value);
+               if (failure == std::errc() && rest == end) return;
+               throw CLI::ValidationError(name, "\"" + text +
+                                                    "\" is not a whole number from 0 to "
+                                                    "18446744073709551615");
+           },
+           help)
+        ->type_name("UINT");
 }
 
 } // namespace batchllm::cli

@@ -28,4 +28,7 @@ void add_size(CLI::App *app, const std::string &name, int64_t *value, int64_t le
 void add_whole(CLI::App *app, const std::string &name, int32_t *value, int32_t least,
                const std::string &help);
 
+// A whole number from 0 on, of 64 bits.
+void add_unsigned(CLI::App *app, const std::string &name, uint64_t *value, const std::string &help);
+
 } // namespace batchllm::cli

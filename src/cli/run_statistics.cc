@@ -153,15 +153,17 @@ std::string RunJob::summary(double seconds) const {
     stats.struct_size = sizeof stats;
     if (engine_ == nullptr || batchllm_engine_stats(engine_.get(), &stats) != BATCHLLM_OK)
         return "";
+    const batchllm_journal_info &info = output_.info();
+    std::string before;
+    if (info.rows_done > 0) before = "; done before: " + format_count(info.rows_done);
+    if (info.failed_done > 0) before += ", " + format_count(info.failed_done) + " with an error";
     char text[512];
     std::snprintf(
         text, sizeof text,
-        "%s rows in %s (%s errors%s%s). Prompts: %s tokens, %s computed, %.1f %% saved by "
-        "sharing. Generated: %s tokens.",
-        format_count(output_.info().rows_written).c_str(), format_duration(seconds).c_str(),
-        format_count(output_.info().failed_written).c_str(),
-        output_.info().rows_done > 0 ? "; done before: " : "",
-        output_.info().rows_done > 0 ? format_count(output_.info().rows_done).c_str() : "",
+        "%s rows in %s (%s errors%s). Prompts: %s tokens, %s computed, %.1f %% saved by sharing. "
+        "Generated: %s tokens.",
+        format_count(info.rows_written).c_str(), format_duration(seconds).c_str(),
+        format_count(info.failed_written).c_str(), before.c_str(),
         format_count(stats.logical_prompt_tokens).c_str(),
         format_count(stats.processed_prompt_tokens).c_str(), 100 * stats.saving_ratio,
         format_count(stats.completion_tokens).c_str());

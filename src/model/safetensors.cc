@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/file.h"
 #include "base/json.h"
 
 namespace batchllm {
@@ -122,6 +123,8 @@ Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> b
         return error(code, "%s: %zu bytes, too short for a safetensors file", path.c_str(), size);
     }
     const uint64_t header_bytes = length_in(begin);
+    const std::string_view text(reinterpret_cast<const char *>(begin.data()), begin.size());
+    if (is_git_lfs_pointer(text)) return git_lfs_error(path, code);
     if (header_bytes > header_limit) {
         return error(code, "%s: header of %llu bytes, more than the %llu allowed", path.c_str(),
                      static_cast<unsigned long long>(header_bytes),

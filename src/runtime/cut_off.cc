@@ -44,7 +44,8 @@ std::string CutOff::warning() const {
            "of valid ones. One of them ended after " +
            format_count(tokens_) + " tokens; the shortest text that its constraint allows has " +
            format_count(least_bytes_) +
-           " bytes, for which as many tokens are enough. Give them more max_tokens";
+           " bytes, for which as many tokens are enough. Give them more max_tokens; or, if a JSON "
+           "schema leaves its objects open, close them (\"additionalProperties\": false)";
 }
 
 } // namespace batchllm

@@ -204,7 +204,8 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
     }
     if (folders_.empty()) {
         return error(BATCHLLM_ERROR_ROW_PICTURE,
-                     "%s is a file, and the job names no folder that pictures may be read from",
+                     "%s is a file, and the job names no folder that pictures may be read from "
+                     "(image_folders; in the program --images)",
                      in_quotes(path).c_str());
     }
     if (path.front() == '/') return read_again(path, most_bytes);

@@ -363,6 +363,36 @@ class Usage(ProgramTest):
         self.assertIn(b"--model is missing", done.stderr)
         self.assertFalse(self.output.exists())
 
+    def test_a_model_is_neither_an_address_nor_a_file(self):
+        rows = self.directory / "rows.jsonl"
+        rows.write_bytes(lines(token_rows(2)))
+        config = self.directory / "config.json"
+        config.write_bytes(b"{}")
+        for command in ("run", "plan"):
+            for model, what in (("https://example.com/a/b", b"is an address: nothing is downloaded"), (config, b"is a file: --model names the directory")):
+                done = self.run_program(command, "-m", model, "-i", rows, "-o", self.output)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(what, done.stderr)
+        self.assertFalse(self.output.exists())
+
+    def test_a_pointer_of_git_lfs_is_named_as_such(self):
+        rows = self.directory / "rows.jsonl"
+        rows.write_bytes(lines(token_rows(2)))
+        for name in ("model.safetensors", "tokenizer.json", "config.json"):
+            model = text_model(self.directory / name.partition(".")[0])
+            (model / name).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 123456\n")
+            done = self.run_program("run", "-m", model, "-i", rows, "-o", self.output)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(f"{model / name}: a pointer of Git LFS".encode(), done.stderr)
+
+    def test_an_option_given_twice_and_a_seed_out_of_range_are_refused(self):
+        for arguments, what in ((["--seed", "1", "--seed", "2"], b"--seed is given more than once"),
+                                (["--seed", "18446744073709551616"], b'"18446744073709551616" is not a whole number'),
+                                (["--seed", "-1"], b'"-1" is not a whole number'), (["--seed", "1.5"], b'"1.5" is not')):
+            done = self.run_program("run", *SIM, "-i", "x", "-o", self.output, *arguments)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(what, done.stderr)
+
     def test_examples_of_the_help_name_options_that_there_are(self):
         found = 0
         for command in ([], ["run"], ["plan"], ["inspect"], ["tokenize"]):

@@ -395,6 +395,11 @@ class WhatMayBeResumed(ProgramTest):
         self.assertEqual(self.run_again("--resume"), (0, ""))
         self.assertEqual(self.output.read_bytes(), before)
 
+    def test_rows_that_failed_before_are_counted(self):
+        self.run_rows([*token_rows(5), b"bad", b"{}"], "--force", expect=3)
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--resume")
+        self.assertIn(b"(0 errors; done before: 7, 2 with an error)", done.stderr)
+
     def test_resume_without_an_output_starts_one(self):
         self.output.unlink()
         self.assertEqual(self.run_again("--resume")[0], 0)

@@ -46,7 +46,12 @@ Result<KvPages> KvPages::create(const Model &model, DType element, int32_t page_
     while (!data.ok() && size.next()) {
         data = Buffer::create(size.pages() * pool.page_bytes_, "KV pages");
     }
-    ASSIGN_OR_RETURN(pool.data_, std::move(data));
+    if (!data.ok()) {
+        return error(data.status().code(),
+                     "%s; kv_memory_bytes (--kv-memory) says how many to take",
+                     data.status().message().c_str());
+    }
+    pool.data_ = std::move(data).value();
     pool.pages_ = size.pages();
     pool.warning_ = size.warning();
     return pool;
