@@ -438,15 +438,23 @@ class Formats(Files):
         pathlib.Path(source).write_bytes(whole)
         self.assertEqual(os.path.getsize(self.path("out.parquet.blocks")), kept)
 
+    def test_to_continue_and_to_start_over_exclude_each_other(self):
+        source, out = write(self.path("in.csv"), pyarrow.table({"prompt": ["a", "b"]})), self.path("out.csv")
+        run_files(MODEL, source, out, params=FEW)
+        kept = pathlib.Path(out).read_bytes(), sorted(os.listdir(self.folder))
+        for target in (out, "memory://out.csv"):
+            with self.assertRaisesRegex(ValueError, "resume and force exclude each other"):
+                run_files(MODEL, source, target, params=FEW, resume=True, force=True)
+        self.assertEqual((pathlib.Path(out).read_bytes(), sorted(os.listdir(self.folder))), kept)
+
     def test_a_csv_file_is_not_checked_where_its_job_is_done(self):
         source, out = write(self.path("in.csv"), pyarrow.table({"prompt": ["a", "b"]})), self.path("out.csv")
         with batchllm.Engine(MODEL) as engine:
             run_files(engine, source, out, params=FEW)
             with unittest.mock.patch.object(batchllm.file_formats._Csv, "check", side_effect=AssertionError("checked")):
                 self.assertEqual(run_files(engine, source, out, params=FEW, resume=True).resumed, 2)
-                for again in ({"force": True}, {"force": True, "resume": True}):
-                    with self.assertRaisesRegex(AssertionError, "checked"):
-                        run_files(engine, source, out, params=FEW, **again)
+                with self.assertRaisesRegex(AssertionError, "checked"):
+                    run_files(engine, source, out, params=FEW, force=True)
                 os.unlink(out)
                 with self.assertRaisesRegex(AssertionError, "checked"):
                     run_files(engine, source, out, params=FEW, resume=True)
