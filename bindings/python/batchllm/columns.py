@@ -254,6 +254,15 @@ def from_conversations(rows: Sequence[Any], places: Sequence[int]) -> Chats:
     return Chats(b"".join(encoded), offsets_of(map(len, encoded)))
 
 
+def conversations_with(rows: Any, keys: Mapping[str, Any]) -> list[Any]:
+    """Conversations as dicts that have these keys. One of its own counts."""
+    if isinstance(rows, (Texts, Tokens, Chats)) or hasattr(rows, "__arrow_c_stream__") and not hasattr(rows, "to_list"):
+        raise TypeError(f"{next(iter(keys))}: needs a list of conversations, not a column: put it into each conversation")
+    found = rows.to_list() if hasattr(rows, "to_list") else rows.tolist() if hasattr(rows, "tolist") else _listed(rows)
+    found = [{"messages": row} if isinstance(row, (list, tuple)) else row for row in found]
+    return [{**keys, **row} if isinstance(row, dict) and "messages" in row else row for row in found]
+
+
 def from_list(rows: Sequence[Any]) -> Column:
     """A list of rows, all of the same kind as the first."""
     nulls = [i for i, row in enumerate(rows) if _is_null(row)]

@@ -64,6 +64,62 @@ class Words(unittest.TestCase):
                 with self.assertRaisesRegex(TypeError, "texts are prompts, which generate takes"):
                     engine.chat(["a"], params)
 
+    def test_chat_has_what_conversations_may_have_for_all_of_them(self):
+        template = ("{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{{ tools[0].name if tools }}{{ documents | length if documents }}"
+                    "{{ '>' if add_generation_prompt }}")
+        one = [{"role": "user", "content": "a"}]
+        tool = {"type": "function", "name": "f"}
+        with tempfile.TemporaryDirectory() as folder:
+            with batchllm.Engine(chat_model(folder, template)) as engine:
+                params = SamplingParams(max_tokens=4)
+                for keys in ({"chat_template_kwargs": {"mood": "!"}}, {"tools": [tool]}, {"documents": [{"text": "x"}]},
+                             {"add_generation_prompt": False}, {"chat_template_kwargs": {"mood": "?"}, "tools": [tool]}):
+                    want = engine.generate([{"messages": one, **keys}], params)[0]
+                    own = {"messages": one, "chat_template_kwargs": {}, "tools": [], "documents": [], "add_generation_prompt": True}
+                    for given in ([one, one], [one, {"messages": one}, None], ({"messages": one},), one, {"messages": one}):
+                        found = engine.chat(given, params, **keys)
+                        self.assertEqual(found[0].tokens.tolist(), want.tokens.tolist())
+                        self.assertEqual([result.prompt_tokens for result in found if result.ok], [want.prompt_tokens] * (len(found) - len(found.failed)))
+                    self.assertEqual(engine.chat([own], params, **keys).texts, engine.chat([one], params).texts)
+                half = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+                self.assertEqual(engine.chat(half, params, continue_final_message=True, add_generation_prompt=False)[0].prompt_tokens,
+                                 engine.generate(["ab"], SamplingParams(max_tokens=4, add_special=False))[0].prompt_tokens)
+                with self.assertRaisesRegex(TypeError, "tools: needs a list of conversations"):
+                    engine.chat(batchllm.Texts(b"", [0]), tools=[tool])
+                for named, hint in (
+                    ({"chat_template": "{{ a }}"}, "the model's own chat template is used"),
+                    ({"enable_thinking": False}, r"chat\(.., chat_template_kwargs=\{'enable_thinking': ..\}\)"),
+                    ({"mm_processor_kwargs": {}}, "there is none: pictures are prepared"),
+                ):
+                    with self.assertRaisesRegex(TypeError, hint):
+                        engine.chat(one, **named)
+                with self.assertRaisesRegex(TypeError, "'tools'; chat has it for all conversations, and a row may have its own: {'messages': .., 'tools': ..}"):
+                    engine.generate([one], tools=[tool])
+
+    def test_what_is_not_there_comes_with_what_does_the_same(self):
+        for named, hint in (
+            ("structured_outputs", "; SamplingParams.json_schema=.."), ("guided_decoding", "json_schema=.."), ("response_format", "json_schema=.."),
+            ("allowed_token_ids", "; logit_bias="), ("spaces_between_special_tokens", "; there is none"), ("do_sample", "; temperature=0 is greedy"),
+            ("max_completion_tokens", "did you mean max_tokens?"), ("stop_strings", "did you mean stop?"), ("min_new_tokens", "did you mean min_tokens?"),
+            ("include_stop_str_in_output", "; there is none"), ("truncate_prompt_tokens", "; there is none"), ("num_return_sequences", "did you mean n?"),
+            ("top_logprobs", "; logprobs=N"), ("best_of", "; there is none"),
+        ):
+            with self.subTest(named), self.assertRaises(TypeError) as caught:
+                SamplingParams(**{named: 1})
+            self.assertIn(hint.replace("SamplingParams.", "SamplingParams("), str(caught.exception))
+            self.assertNotIn("stop_token_ids", str(caught.exception))
+        with self.assertRaisesRegex(TypeError, "json_schema=.."):
+            batchllm.run_files(MODEL, "in.parquet", "out.parquet", response_format={})
+        with self.assertRaisesRegex(TypeError, "there is none: no code"):
+            batchllm.Engine(MODEL, trust_remote_code=True)
+
+    def test_biases_leave_only_the_tokens_that_are_allowed(self):
+        with batchllm.Engine(MODEL) as engine:
+            ids = [70, 71, 72]
+            results = engine.generate(["a"], SamplingParams(max_tokens=200, temperature=1.0, n=4, logit_bias={one: 1000.0 for one in ids}))
+        self.assertEqual(set().union(*(result.tokens for result in results)), set(ids))
+        self.assertEqual([len(result.tokens) for result in results], [200] * 4)
+
     def test_spark_is_there_without_an_import_of_its_own(self):
         self.assertTrue(callable(batchllm.spark.transform))
         with self.assertRaisesRegex(AttributeError, "no attribute 'sparks'"):
