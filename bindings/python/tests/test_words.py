@@ -152,6 +152,16 @@ class Words(unittest.TestCase):
             result = engine.generate(["a"], SamplingParams(max_tokens=8, temperature=1.0, stop_token_ids=[token]))[0]
             self.assertEqual(result.tokens.tolist(), plain.tokens.tolist()[: plain.tokens.tolist().index(token) + 1])
 
+    def test_true_asks_for_the_log_probabilities_of_the_tokens_alone(self):
+        for name in ("logprobs", "prompt_logprobs"):
+            self.assertEqual([getattr(SamplingParams(**{name: value}), name) for value in (True, False, 0, 1, 5)], [0, -1, 0, 1, 5])
+        with batchllm.Engine(MODEL) as engine:
+            for name, top in (("logprobs", "top_logprobs"), ("prompt_logprobs", "prompt_top_logprobs")):
+                given = [engine.generate(["abc"], SamplingParams(max_tokens=2, **{name: value}))[0] for value in (True, False, 1)]
+                self.assertEqual([len(getattr(one, name)) > 0 for one in given], [True, False, True])
+                self.assertEqual([name in one for one in given], [True, False, True])
+                self.assertEqual([top in one for one in given], [False, False, True])
+
     def test_nothing_ends_a_row_before_min_tokens(self):
         with batchllm.Engine(MODEL) as engine:
             free = engine.generate(["a"], SamplingParams(max_tokens=8))[0].tokens.tolist()
@@ -258,6 +268,33 @@ class Mistakes(unittest.TestCase):
             self.assertEqual(results.failed, [0])
             self.assertEqual(engine.generate([[], []]).failed, [0, 1])
             self.assertEqual(engine.generate([[5000], [5000]]).failed, [0, 1])
+
+    def test_a_whole_number_that_does_not_fit_comes_with_the_range(self):
+        for wrong, words in (
+            ({"seed": -1}, "seed is -1: must be from 0 to 18446744073709551615"),
+            ({"seed": 1 << 64}, "seed is 18446744073709551616: must be from 0 to 18446744073709551615"),
+            ({"max_tokens": 1 << 40}, "max_tokens is 1099511627776: must be at least 1, of 32 bits"),
+            ({"max_tokens": 1 << 70}, "max_tokens is 1180591620717411303424: must be at least 1"),
+            ({"min_tokens": -1 << 40}, "min_tokens is -1099511627776: must be at least 0"),
+            ({"n": 1 << 40}, "samples is 1099511627776: must be from 1 to 65536"),
+            ({"top_k": 1 << 40}, "top_k is 1099511627776: must be 0 or -1"),
+            ({"logprobs": 1 << 40}, "logprobs is 1099511627776: must be from -1"),
+            ({"prompt_logprobs": 1 << 70}, "prompt_logprobs is 1180591620717411303424: must be from -1"),
+            ({"stop_token_ids": [1, 1 << 40]}, "stop_tokens is 1099511627776: must be from 0 to 2147483647"),
+            ({"logit_bias": {1 << 40: 1.0}}, "logit_bias is 1099511627776: must be from 0"),
+            ({"temperature": 10**400}, "temperature: int too large"),
+        ):
+            with sim() as engine, self.subTest(wrong=str(wrong)[:60]):
+                for params in (SamplingParams(**wrong), [SamplingParams(), SamplingParams(**wrong)]):
+                    with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"^{words}"):
+                        engine.generate(rows(2), params)
+        bits = {"threads": 31, "min_prefix_tokens": 31, "seed": 64}
+        for name in ("threads", "kv_memory_bytes", "step_tokens", "max_request_tokens", "max_requests", "min_prefix_tokens", "seed",
+                     "adapter_memory_bytes"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"^{name} is {1 << 70}: it is from 0 to {(1 << bits.get(name, 63)) - 1}$"):
+                sim(**{name: 1 << 70})
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"{name} is -1: it "):
+                sim(**{name: -1})
 
     def test_chat_without_a_template(self):
         with tempfile.TemporaryDirectory() as folder:
