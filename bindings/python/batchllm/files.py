@@ -23,7 +23,7 @@ from .errors import (
     check_existing,
 )
 from .file_figures import Figures
-from .file_formats import Reader, Writer, can_write, check_writable, format_of, is_remote, listed, open_reader, taken
+from .file_formats import Reader, Writer, can_write, check_writable, format_of, is_remote, listed, open_reader, source_of, taken
 from .file_identity import identity_of
 from .file_results import FileResults, open_results
 from .file_rows import Prompts, ResultColumns, check_adapters, check_continuations
@@ -100,7 +100,7 @@ def run_files(
         batchllm.run_files("path/to/model", "in.parquet", "out.parquet", prompt_column="question")
 
     engine: a model's directory, or an engine that has no other work.
-    input, output: paths or URLs that fsspec knows, of Parquet (.parquet), CSV (.csv) or Arrow IPC (.arrow) files.
+    input, output: one path or URL that fsspec knows for each, of Parquet (.parquet), CSV (.csv) or Arrow IPC (.arrow) files.
     prompt_column: the column with texts, lists of token ids or lists of chat messages; None: "prompt".
     template, fields, chat, system: build prompts from several columns, as in `Engine.generate_table`. With chat but
     without a template, prompt_column holds the user's message.
@@ -148,8 +148,8 @@ def run_files(
         raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
     if samples not in ("rows", "lists"):
         raise ValueError(f"samples is {samples!r}: it is 'rows' or 'lists'")
-    source, target = os.fspath(input), os.fspath(output)
-    kinds = format_of(source, input_format), format_of(target, output_format)
+    source, target = source_of(input), os.fspath(output)
+    kinds = format_of(source, input_format, "input_format"), format_of(target, output_format, "output_format")
     job_task = Task(task, pooling, normalize, dimensions, continuations, continuations_column)
     wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists", job_task, parsed)
     if wanted.lists and not job_task.generates:
