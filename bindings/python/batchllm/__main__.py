@@ -336,7 +336,7 @@ def _run(given: argparse.Namespace) -> int:
             input_format=given.input_format,
             output_format=given.output_format,
             storage_options=options,
-            progress={"auto": True, "json": json_lines, "none": False}[given.progress],
+            progress=json_lines if given.progress == "json" else given.progress == "auto",
             plan=given.plan,
             report=given.report,
             stats=given.stats,

@@ -39,7 +39,7 @@ def source_of(given: Any) -> str:
             )
         if isinstance(given, (list, tuple)):
             raise TypeError(f"input is a {type(given).__name__}, and one file is read: {made.format('paths')}")
-    path = os.fspath(given)
+    path: str = os.fspath(given)
     if not is_remote(path) and os.path.isdir(path):
         raise InvalidArgumentError(f"{path}: is a folder, and one file is read: {made.format(repr(path))}")
     if re.search(r"[*?\[]", path) and not is_remote(path) and not os.path.exists(path):
