@@ -102,12 +102,14 @@ class Words(unittest.TestCase):
             ("allowed_token_ids", "; logit_bias="), ("spaces_between_special_tokens", "; there is none"), ("do_sample", "; temperature=0 is greedy"),
             ("max_completion_tokens", "did you mean max_tokens?"), ("stop_strings", "did you mean stop?"), ("min_new_tokens", "did you mean min_tokens?"),
             ("include_stop_str_in_output", "; there is none"), ("truncate_prompt_tokens", "; there is none"), ("num_return_sequences", "did you mean n?"),
-            ("top_logprobs", "; logprobs=N"), ("best_of", "; there is none"),
+            ("top_logprobs", "; logprobs=N"), ("pad_token_id", "; there is none"), ("best_of", "; there is none"),
         ):
             with self.subTest(named), self.assertRaises(TypeError) as caught:
                 SamplingParams(**{named: 1})
             self.assertIn(hint.replace("SamplingParams.", "SamplingParams("), str(caught.exception))
             self.assertNotIn("stop_token_ids", str(caught.exception))
+        with sim() as engine, self.assertRaisesRegex(TypeError, "'messages'; generate takes conversations as rows"):
+            engine.generate(messages=[])
         with self.assertRaisesRegex(TypeError, "json_schema=.."):
             batchllm.run_files(MODEL, "in.parquet", "out.parquet", response_format={})
         with self.assertRaisesRegex(TypeError, "there is none: no code"):
