@@ -75,7 +75,7 @@ IN_PYTHON = {
 def python_doc(one):
     text = one.text
     if one.kind == "Likeliest":
-        text += f" {LIKELIEST} None means -1. `Result.{one.python}`, `{one.python.replace('logprobs', 'top_logprobs')}`."
+        text += f" {LIKELIEST} True is 0; False and None are -1. `Result.{one.python}`, `{one.python.replace('logprobs', 'top_logprobs')}`."
     elif one.kind == "Seed":
         text += " None means 0."
     elif one.kind == "Texts":
@@ -114,7 +114,7 @@ def python(parameters, template):
         "LATER_FIELDS": map(python_field, fields[first:]),
         "FIRST_ARGUMENTS": map(python_argument, fields[:first]),
         "LATER_ARGUMENTS": map(python_argument, fields[first:]),
-        "PARAMETERS": [f"    Parameter{(one.name, one.python, one.kind, one.option, one.help)!r}," for one in parameters],
+        "PARAMETERS": [f"    Parameter{(one.name, one.python, one.kind, one.range, one.option, one.help)!r}," for one in parameters],
     }
     lines = []
     for line in open(template, encoding="utf-8").read().splitlines():

@@ -8,14 +8,17 @@ import os
 import re
 import signal
 import sys
+import time
 from difflib import get_close_matches
 from typing import Any, NoReturn, Optional, Sequence
 
+from . import __version__
 from .engine import Engine
 from .errors import Error
 from .file_formats import is_remote
 from .files import run_files
 from .plan import ENLARGE
+from .progress import Progress
 from .sampling_params import PARAMETERS, Parameter, SamplingParams
 from .task_rows import TASKS
 
@@ -44,6 +47,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> _Parser:
     parser = _Parser(prog="python -m batchllm", description="Runs a language model over files of rows.")
+    parser.add_argument("--version", action="version", version=f"batchllm {__version__}")
     run = parser.add_subparsers(dest="command", required=True, metavar="run").add_parser(
         "run",
         help="run the rows of a Parquet, CSV or Arrow file",
@@ -142,8 +146,33 @@ def _parser() -> _Parser:
     told.add_argument("--stats", metavar="FILE", help="statistics of the job as JSON")
     told.add_argument("--report", metavar="FILE", help="an HTML page that shows what was shared and done")
     told.add_argument("--timeline", metavar="FILE", help="CSV with a line for each step")
-    told.add_argument("--progress", choices=("auto", "none"), default="auto", help="on stderr: a bar on a terminal, else lines; and a summary")
+    told.add_argument(
+        "--progress", choices=("auto", "json", "none"), default="auto",
+        help="on stderr: a bar on a terminal, else lines; and a summary. json: an object each second, with the names of the program's",
+    )  # fmt: skip
     return parser
+
+
+class _JsonLines:
+    """Progress as lines of JSON on stderr: one each second, and one at the end. The counts are those of this run."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._last: Optional[Progress] = None
+
+    def __call__(self, now: Progress) -> None:
+        self._last = now
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + 1
+            self._print(now)
+
+    def end(self) -> None:
+        if self._last is not None:
+            self._print(self._last)
+
+    def _print(self, now: Progress) -> None:
+        names = ("rows_waiting", "rows_running", "rows_done", "tokens_done", "tokens_left", "pages_used", "pages_total", "seconds")
+        print(json.dumps({name: getattr(now, name) for name in names}), file=sys.stderr, flush=True)
 
 
 def _memory(text: str) -> tuple[int, float]:
@@ -251,7 +280,7 @@ def _backend_options(given: argparse.Namespace) -> Optional[str]:
 
 
 def _run(given: argparse.Namespace) -> int:
-    params, template = _params(given), _template(given)
+    params, template, json_lines = _params(given), _template(given), _JsonLines()
     options = _storage_options(given.storage_options)
     if (given.adapter or given.adapters) and not (given.adapter_column or given.use_adapter):
         raise ValueError("--adapter-column says which column names each row's adapter, or --use-adapter names one for all rows")
@@ -307,12 +336,13 @@ def _run(given: argparse.Namespace) -> int:
             input_format=given.input_format,
             output_format=given.output_format,
             storage_options=options,
-            progress=given.progress != "none",
+            progress=json_lines if given.progress == "json" else given.progress == "auto",
             plan=given.plan,
             report=given.report,
             stats=given.stats,
         )
-    if given.progress != "none" and not report.summary:
+    json_lines.end()
+    if given.progress == "auto" and not report.summary:
         print(f"{report.rows:,} rows are done since an earlier run ({report.failed:,} errors)", file=sys.stderr)
     return _ROW_ERRORS if report.failed else _DONE
 
@@ -343,6 +373,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             text = f"--json-schema: {given.json_schema}: {text}"
         if isinstance(fault, OSError) and fault.filename is not None:
             text = f"{fault.filename}: {fault.strerror}"
+        text = re.sub(r"\b(resume continues|force starts)\b", r"--\1", str(text))
+        text = re.sub(r"\b(input|output)_format\b", r"--\1-format", text)
         again = "; make room, and run again with --resume" if isinstance(fault, OSError) and fault.errno == 28 else ""
         print(f"batchllm: {text}{again}", file=sys.stderr)
         return _STOPPED

@@ -245,13 +245,19 @@ def from_tokens(rows: Sequence[Iterable[int]], places: Optional[Sequence[int]] =
     return Tokens(tokens, offsets)
 
 
-def from_conversations(rows: Sequence[Any], places: Sequence[int]) -> Chats:
+def from_conversations(rows: Sequence[Any]) -> Chats:
     """A list of lists of messages, or of dicts with "messages" and more."""
-    for i, row in zip(places, rows):
-        if isinstance(row, (str, bytes)):
-            raise TypeError(f"row {i} is a text, and the rows before it are conversations")
     encoded = [json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") for row in rows]
     return Chats(b"".join(encoded), offsets_of(map(len, encoded)))
+
+
+def conversations_with(rows: Any, keys: Mapping[str, Any]) -> list[Any]:
+    """Conversations as dicts that have these keys. One of its own counts."""
+    if isinstance(rows, (Texts, Tokens, Chats)) or hasattr(rows, "__arrow_c_stream__") and not hasattr(rows, "to_list"):
+        raise TypeError(f"{next(iter(keys))}: needs a list of conversations, not a column: put it into each conversation")
+    found = rows.to_list() if hasattr(rows, "to_list") else rows.tolist() if hasattr(rows, "tolist") else _listed(rows)
+    found = [{"messages": row} if isinstance(row, (list, tuple)) else row for row in found]
+    return [{**keys, **row} if isinstance(row, dict) and "messages" in row else row for row in found]
 
 
 def from_list(rows: Sequence[Any]) -> Column:
@@ -276,15 +282,39 @@ def _from_list(rows: Sequence[Any], places: Sequence[int]) -> Union[Texts, Token
         return from_tokens(rows, places) if len(rows) else from_texts(rows)
     if isinstance(first, (str, bytes)):
         if not all(isinstance(row, (str, bytes)) for row in rows):
-            other = next(i for i, row in zip(places, rows) if not isinstance(row, (str, bytes)))
-            raise TypeError(f"row {other} is no text, as the rows before it are")
+            _refuse_mixed(rows, places)
         return from_texts(rows)
     if isinstance(first, dict) or isinstance(first[0], dict):
-        return from_conversations(rows, places)
+        _refuse_mixed(rows, places)
+        return from_conversations(rows)
     if isinstance(first[0], str):
         place = next(i for i, row in zip(places, rows) if row is first)
         raise TypeError(f"row {place} is a list of texts: a row is one text, or a list of token ids or messages")
-    return from_tokens(rows, places)
+    try:
+        return from_tokens(rows, places)
+    except TypeError:
+        _refuse_mixed(rows, places)
+        raise
+
+
+def _kind(row: Any) -> str:
+    if isinstance(row, (str, bytes)):
+        return "a text"
+    if isinstance(row, dict) or isinstance(row, (list, tuple)) and row and isinstance(row[0], dict):
+        return "a conversation"
+    return "a list of token ids" if len(row) else ""
+
+
+def _refuse_mixed(rows: Sequence[Any], places: Sequence[int]) -> None:
+    """Raises if rows are of several kinds."""
+    kinds = [(place, kind) for place, row in zip(places, rows) if (kind := _kind(row))]
+    place, kind = kinds[0]
+    for other, another in kinds:
+        if another != kind:
+            raise TypeError(
+                f"row {other} is {another} and row {place} is {kind}: the rows of a call are of one kind. Make a call for each, or"
+                " turn all into token ids (batchllm.Tokenizer: encode, apply_chat_template)"
+            )
 
 
 def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:

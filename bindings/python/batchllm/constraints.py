@@ -16,6 +16,8 @@ from . import native
 from .params import Params, SamplingParams, rows_of
 
 _CHOICES, _REGEX, _JSON_SCHEMA, _GBNF, _LARK = range(1, 6)  # BATCHLLM_CONSTRAINT_
+# Beside `properties`: what else there may be of members.
+_SAY_MORE_OF_MEMBERS = ("additionalProperties", "unevaluatedProperties", "$ref", "allOf", "anyOf", "oneOf", "if")
 _MOST = 4096  # constraints that are kept; beyond that all are dropped, except those that rows still use
 
 
@@ -41,7 +43,7 @@ def schema_of(wanted: Any) -> str:
     if isinstance(wanted, (Mapping, bool)):
         return json.dumps(wanted, ensure_ascii=False)
     if hasattr(wanted, "model_json_schema"):
-        return json.dumps(wanted.model_json_schema(), ensure_ascii=False)
+        return json.dumps(_closed(wanted.model_json_schema()), ensure_ascii=False)
     if hasattr(wanted, "__pydantic_core_schema__"):
         return json.dumps(_pydantic_schema(wanted if isinstance(wanted, type) else type(wanted)), ensure_ascii=False)
     if dataclasses.is_dataclass(wanted):
@@ -56,7 +58,27 @@ def _pydantic_schema(kind: Any, prefix: str = "") -> dict[str, Any]:
     """The schema of a pydantic model or dataclass: only pydantic knows the constraints of its fields. References point to
     its $defs, with the prefix before their names."""
     adapter = importlib.import_module("pydantic").TypeAdapter(kind)
-    return dict(adapter.json_schema(ref_template=f"#/$defs/{prefix}{{model}}"))
+    return dict(_closed(adapter.json_schema(ref_template=f"#/$defs/{prefix}{{model}}")))
+
+
+def _closed(schema: Any) -> Any:
+    """The same schema without members of other names. For a model that ignores these (its default) pydantic says nothing,
+    which in JSON Schema allows them: a row would write them until max_tokens cut it off."""
+    if not isinstance(schema, Mapping):
+        return schema
+    made = dict(schema)
+    for word in ("properties", "patternProperties", "$defs"):
+        if isinstance(made.get(word), Mapping):
+            made[word] = {name: _closed(one) for name, one in made[word].items()}
+    for word in ("anyOf", "oneOf", "prefixItems"):
+        if isinstance(made.get(word), list):
+            made[word] = [_closed(one) for one in made[word]]
+    for word in ("items", "additionalProperties"):
+        if word in made:
+            made[word] = _closed(made[word])
+    if "properties" in made and made.keys().isdisjoint(_SAY_MORE_OF_MEMBERS):
+        made["additionalProperties"] = False
+    return made
 
 
 def _type_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:

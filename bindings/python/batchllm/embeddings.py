@@ -101,9 +101,14 @@ def warn_of_other_words(results: Results, positive: Any, negative: Any) -> None:
     both = [math.exp(result.scores[0]) + math.exp(result.scores[1]) for result in results if result.ok]
     if not both or sum(both) / len(both) >= _LEAST_PROBABILITY:
         return
-    hint = f", such as {' ' + positive!r} and {' ' + negative!r}" if isinstance(positive, str) else ""
+    hint = "It may need a space before them, or other words"
+    if isinstance(positive, str):
+        bare = positive.strip(), negative.strip()
+        spaced = positive.startswith(" ") and negative.startswith(" ")
+        others = bare if spaced else tuple(" " + word for word in bare)
+        hint = f"It may need {'no' if spaced else 'a'} space before them, such as {others[0]!r} and {others[1]!r}, or other words"
     warnings.warn(
         f"rerank: the model expects neither {positive!r} nor {negative!r} after these prompts: together they have a probability"
-        f" of {sum(both) / len(both):.2g}. It may need a space before them, or other words{hint}",
+        f" of {sum(both) / len(both):.2g}. {hint}",
         stacklevel=4,
     )

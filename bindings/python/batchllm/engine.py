@@ -20,7 +20,7 @@ from typing import Any, AsyncIterator, Iterable, Iterator, Literal, Mapping, Opt
 from . import native
 from .adapters import Adapters, Directory
 from .calls import Call, Calls, TAGS_OF_A_CALL
-from .columns import Column, Rows, Sparse, Texts, columns
+from .columns import Column, Rows, Sparse, Texts, columns, conversations_with
 from .constraints import Constraints
 from .continuations import add_scored_part, continuation_columns
 from .embeddings import Pooling, embedding_array, embedding_params, label_params, share_of_first, warn_of_other_words
@@ -248,6 +248,11 @@ class Engine:
         conversations: Rows,
         params: Params = None,
         *,
+        tools: Optional[Sequence[Mapping[str, Any]]] = None,
+        documents: Optional[Sequence[Mapping[str, Any]]] = None,
+        chat_template_kwargs: Optional[Mapping[str, Any]] = None,
+        add_generation_prompt: Optional[bool] = None,
+        continue_final_message: Union[bool, str, None] = None,
         on_error: OnError = "return",
         progress: ProgressOption = False,
         plan: Optional[Plan] = None,
@@ -258,6 +263,8 @@ class Engine:
         """Answers conversations by the model's chat template: `generate`, and it also takes a single conversation.
 
         conversations: lists of {"role": .., "content": ..}, or dicts with "messages" and more.
+        tools, documents, chat_template_kwargs, add_generation_prompt, continue_final_message: of every conversation that
+        has no own under this key (docs/chat.md).
         images: as in `generate`, for parts {"type": "image"} that name no picture.
         """
         if isinstance(conversations, dict):
@@ -267,6 +274,16 @@ class Engine:
                 conversations = [conversations]
         elif isinstance(conversations, (list, tuple)) and any(isinstance(row, str) for row in conversations):
             raise TypeError("conversations: texts are prompts, which generate takes; a message is a dict with a role")
+        keys = {
+            "tools": tools,
+            "documents": documents,
+            "chat_template_kwargs": chat_template_kwargs,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
+        keys = {name: value for name, value in keys.items() if value is not None}
+        if keys:
+            conversations = conversations_with(conversations, keys)
         return self.generate(
             conversations,
             params,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import index
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from . import native
-from .errors import need_directory
+from .errors import InvalidArgumentError, need_directory
 from .plan import ENLARGE, level_count, named
 
 # What the value of an engine option must be, by the type of its default.
-_EXPECTED = {type(None): "a text or None", int: "a whole number that fits", float: "a number"}
+_EXPECTED = {type(None): "a text or None", int: "a whole number", float: "a number"}
 
 
 def _device_list(devices: Union[str, int, Sequence[int], None]) -> Optional[str]:
@@ -44,6 +45,19 @@ def native_options(**given: Any) -> native.batchllm_engine_options:
         kind = type(getattr(options, name))
         try:
             setattr(options, name, index(value) if kind is int else value)
-        except (TypeError, OverflowError) as fault:
-            raise type(fault)(f"{name} is {value!r}: {_EXPECTED[kind]} is expected") from None
+        except OverflowError:
+            most = f"it is from 0 to {_most(name)}" if kind is int else "a number that fits is expected"
+            raise InvalidArgumentError(f"{name} is {value!r}: {most}") from None
+        except TypeError:
+            raise TypeError(f"{name} is {value!r}: {_EXPECTED[kind]} is expected") from None
     return options
+
+
+def _most(name: str) -> int:
+    """The largest value of a field of whole numbers."""
+    options = native.batchllm_engine_options()
+    for bits in (64, 63):
+        with suppress(OverflowError):
+            setattr(options, name, (1 << bits) - 1)
+            return (1 << bits) - 1
+    return (1 << 31) - 1

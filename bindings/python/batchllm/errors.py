@@ -207,6 +207,12 @@ def no_column(name: str, columns: Sequence[str], where: str = "the table") -> In
     return InvalidArgumentError(f"template: {where} has no column {name!r}{hint}", native.BATCHLLM_ERROR_INVALID_ARGUMENT)
 
 
+def check_existing(resume: bool, force: bool) -> None:
+    """What a job does about its output: to continue it and to start over exclude each other."""
+    if resume and force:
+        raise ValueError("resume and force exclude each other: resume continues the job, force drops its results and starts over")
+
+
 def refuse_pickle(self: object, protocol: object = None) -> NoReturn:
     """Objects that refer to the library's memory cannot be sent to another process."""
     raise TypeError(

@@ -28,18 +28,42 @@ Wanted = Callable[[int, int], bool]
 """Whether any row of [first, end) is needed."""
 
 
-def format_of(path: str, given: Optional[str]) -> str:
-    """The given format, or else the one that the path ends with."""
+def source_of(given: Any) -> str:
+    """The path of the input. Raises for what is not one file, and says how it becomes one."""
+    made = "pyarrow.parquet.write_table(pyarrow.parquet.read_table({}), 'in.parquet') makes one of Parquet files (docs/files.md)"
+    if not isinstance(given, (str, os.PathLike)):
+        if hasattr(given, "columns") or hasattr(given, "column_names") or isinstance(given, Mapping):
+            raise TypeError(
+                f"input is one {type(given).__name__}, and a path is expected: Engine.generate_table runs a table in memory; or write it"
+                " to a file first, as to_parquet does"
+            )
+        if isinstance(given, (list, tuple)):
+            raise TypeError(f"input is a {type(given).__name__}, and one file is read: {made.format('paths')}")
+    path: str = os.fspath(given)
+    if not is_remote(path) and os.path.isdir(path):
+        raise InvalidArgumentError(f"{path}: is a folder, and one file is read: {made.format(repr(path))}")
+    if re.search(r"[*?\[]", path) and not is_remote(path) and not os.path.exists(path):
+        raise InvalidArgumentError(f"{path}: there is no such file, and patterns are not expanded: {made.format(f'sorted(glob.glob({path!r}))')}")
+    return path
+
+
+def format_of(path: str, given: Optional[str], option: str) -> str:
+    """The given format, or else the one that the path ends with. option: the argument that gives it."""
+    if path == "-":
+        raise InvalidArgumentError(
+            f"{option.partition('_')[0]} is '-': tables are read from and written to files; lines of JSON go through the program,"
+            " batchllm run --input - --output -"
+        )
     if given is not None:
         if given not in FORMATS.values():
-            raise InvalidArgumentError(f"format is {given!r}: it is 'parquet', 'csv' or 'arrow'")
+            raise InvalidArgumentError(f"{option} is {given!r}: it is 'parquet', 'csv' or 'arrow'")
         return given
     ending = os.path.splitext(path)[1].lower()
     if ending in (".jsonl", ".ndjson", ".json"):
         raise InvalidArgumentError(f"{path}: lines of JSON are for the program: batchllm run --input {path}")
     if ending not in FORMATS:
         raise InvalidArgumentError(
-            f"{path}: which format? It does not end with {', '.join(FORMATS)}: say 'parquet', 'csv' or 'arrow'"
+            f"{path}: which format? It does not end with {', '.join(FORMATS)}: {option} says 'parquet', 'csv' or 'arrow'"
         )
     return FORMATS[ending]
 
@@ -140,7 +164,7 @@ class Reader:
         begin = self._file.read(16)
         for magic, kind in ((b"PAR1", "Parquet"), (b"ARROW1", "Arrow")):
             if begin.startswith(magic) and kind != format_:
-                return InvalidArgumentError(f"{self.path}: it is a file of {kind}, not of {format_}: say so as its format")
+                return InvalidArgumentError(f"{self.path}: it is a file of {kind}, not of {format_}: say so by input_format")
         if begin.startswith((b"\xff\xfe", b"\xfe\xff")):
             return InvalidArgumentError(f"{self.path}: it is text in UTF-16: save it as UTF-8")
         if format_ == "Parquet" and begin.startswith(b"PAR1"):

@@ -145,7 +145,7 @@ class _Remote:
         lines: Optional[list[str]] = None
         if not force and self._system.exists(self._state):
             lines = self._system.cat_file(self._state).decode("utf-8", "replace").split("\n")
-        if lines is None and exists and resume and not force:
+        if lines is None and exists and resume:
             raise JournalFormatError(
                 f"{output}.state: not found, so it is not known which rows are done; force starts over", 24
             )

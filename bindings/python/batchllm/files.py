@@ -20,9 +20,10 @@ from .errors import (
     InvalidArgumentError,
     StateError,
     StoppedError,
+    check_existing,
 )
 from .file_figures import Figures
-from .file_formats import Reader, Writer, can_write, check_writable, format_of, is_remote, listed, open_reader, taken
+from .file_formats import Reader, Writer, can_write, check_writable, format_of, is_remote, listed, open_reader, source_of, taken
 from .file_identity import identity_of
 from .file_results import FileResults, open_results
 from .file_rows import Prompts, ResultColumns, check_adapters, check_continuations
@@ -99,7 +100,7 @@ def run_files(
         batchllm.run_files("path/to/model", "in.parquet", "out.parquet", prompt_column="question")
 
     engine: a model's directory, or an engine that has no other work.
-    input, output: paths or URLs that fsspec knows, of Parquet (.parquet), CSV (.csv) or Arrow IPC (.arrow) files.
+    input, output: one path or URL that fsspec knows for each, of Parquet (.parquet), CSV (.csv) or Arrow IPC (.arrow) files.
     prompt_column: the column with texts, lists of token ids or lists of chat messages; None: "prompt".
     template, fields, chat, system: build prompts from several columns, as in `Engine.generate_table`. With chat but
     without a template, prompt_column holds the user's message.
@@ -121,7 +122,7 @@ def run_files(
     these. continuations_column: the column that holds each row's own continuations.
     adapter_column: the column that names each row's adapter. Null: params.adapter, "": none. A row whose adapter is unknown
     or cannot be loaded gets the error ROW_ADAPTER. adapters: as in `Engine`, if engine is a model's directory.
-    resume: continues an interrupted job, or begins one if there is none. force: starts over.
+    resume: continues an interrupted job, or begins one if there is none. force: starts over. Not both.
     chunk_rows: how many rows are planned together, held in memory together and written as a row group.
     input_format, output_format: "parquet", "csv" or "arrow", if the file name does not say.
     storage_options: for fsspec.
@@ -134,6 +135,7 @@ def run_files(
     The output appears only when every row has its result. A row that fails gets an `error`, and the others continue.
     Whatever stops the run (Ctrl-C, a full disk) is raised; the results so far are kept for `resume`.
     """
+    check_existing(resume, force)
     if params is not None and not isinstance(params, SamplingParams):
         raise TypeError(f"params is one {type(params).__name__}: SamplingParams are expected, the same for all rows")
     if engine_options and isinstance(engine, Engine):
@@ -146,8 +148,8 @@ def run_files(
         raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
     if samples not in ("rows", "lists"):
         raise ValueError(f"samples is {samples!r}: it is 'rows' or 'lists'")
-    source, target = os.fspath(input), os.fspath(output)
-    kinds = format_of(source, input_format), format_of(target, output_format)
+    source, target = source_of(input), os.fspath(output)
+    kinds = format_of(source, input_format, "input_format"), format_of(target, output_format, "output_format")
     job_task = Task(task, pooling, normalize, dimensions, continuations, continuations_column)
     wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists", job_task, parsed)
     if wanted.lists and not job_task.generates:
@@ -188,7 +190,7 @@ def run_files(
         check_writable(kinds[1], schema)
         reader.select([name for name in reader.columns if name in passed or name in needed])
         # That takes long, and a job that is done needs none of it.
-        check_later = resume and not force and (is_remote(target) or os.path.exists(target))
+        check_later = resume and (is_remote(target) or os.path.exists(target))
         if not check_later:
             reader.check()
         if not isinstance(engine, Engine):

@@ -9,7 +9,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 from . import native
 from .columns import from_texts
-from .errors import ClosedError, JournalExistsError, JournalFormatError, JournalMismatchError, refuse_pickle
+from .errors import ClosedError, JournalExistsError, JournalFormatError, JournalMismatchError, check_existing, refuse_pickle
 
 _KINDS = {"lines": native.BATCHLLM_JOURNAL_LINES, "blocks": native.BATCHLLM_JOURNAL_BLOCKS}
 
@@ -28,7 +28,7 @@ class Journal:
     parts: whatever else changes results. A job cannot be resumed if any of this differs; the error names it.
     kind: "lines": the output is a file of lines, one for each row, in the order in which rows finish. "blocks": the
     journal keeps blocks of bytes in OUTPUT.blocks; when all rows are done, make the output from them and call `finish`.
-    resume: continues the job, or begins it if there is no output. force: starts over.
+    resume: continues the job, or begins it if there is no output. force: starts over. Not both.
 
     Rows are numbered from 0, in any way that stays the same. Used by one thread at a time.
     """
@@ -45,6 +45,7 @@ class Journal:
         force: bool = False,
         earlier_state: Optional[str] = None,
     ) -> None:
+        check_existing(resume, force)
         if kind not in _KINDS:
             raise ValueError(f"kind is {kind!r}: it is 'lines' or 'blocks'")
         named = [text for name, value in (parts or {}).items() for text in (name, _shown(value))]

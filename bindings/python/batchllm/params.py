@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
 
 from . import native
+from .errors import InvalidArgumentError
 from .sampling_params import PARAMETERS, Parameter, SamplingParams
 
 __all__ = ["Params", "SamplingParams", "asked_logprobs", "params_column", "rows_of"]
@@ -73,7 +74,7 @@ def _column(params: Sequence[SamplingParams]) -> native.batchllm_params_column:
             continue
         values = list(map(attrgetter(one.python_name), params))
         usual = getattr(default, one.python_name)
-        with _named(one.python_name):
+        with _named(one, values):
             if one.kind in _LIST_SETTERS:
                 if any(map(len, values)):
                     _LIST_SETTERS[one.kind](column, one, values)
@@ -85,7 +86,7 @@ def _column(params: Sequence[SamplingParams]) -> native.batchllm_params_column:
 
 
 def _set_integers(column: native.batchllm_params_column, name: str, values: list[int]) -> None:
-    native.batchllm_params_set_integers(column, name, array("q", values))
+    native.batchllm_params_set_integers(column, name, array("q", array("i", values)))
 
 
 def _set_seeds(column: native.batchllm_params_column, name: str, values: list[int]) -> None:
@@ -133,12 +134,19 @@ _LIST_SETTERS: dict[str, Callable[[native.batchllm_params_column, Parameter, lis
 
 
 @contextmanager
-def _named(field: str) -> Iterator[None]:
-    """Puts the field's name before an error about its type or size."""
+def _named(one: Parameter, values: Sequence[Any]) -> Iterator[None]:
+    """Makes an error about a field's type or size name the field, and the value and the range."""
+    field = one.python_name
     try:
         yield
     except OverflowError as fault:
-        raise OverflowError(f"{field}: {fault}") from None
+        items = values if one.kind in _SETTERS else chain.from_iterable(values)
+        low, high = (0, (1 << 64) - 1) if one.kind == "Seed" else (-(1 << 31), (1 << 31) - 1)
+        beyond = next((item for item in items if isinstance(item, int) and not low <= item <= high), None)
+        if beyond is None or one.kind == "Number":
+            raise InvalidArgumentError(f"{field}: {fault}") from None
+        wanted = f"{one.range}, of 32 bits" if one.kind in ("Whole", "Likeliest") else f"from 0 to {high}"
+        raise InvalidArgumentError(f"{field} is {beyond}: must be {wanted}") from None
     except (TypeError, AttributeError) as fault:  # such as a list where a mapping is expected
         raise TypeError(f"{field}: {fault}") from None
 

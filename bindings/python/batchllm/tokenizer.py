@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Optional, Sequence, TypeVar, Union
+from typing import Iterator, Optional, Sequence, TypeVar, Union
 
 from . import native
 from .columns import Rows, Texts, Tokens, chat_column, text_column, token_column
@@ -11,25 +11,31 @@ from .errors import ClosedError, need_directory, refuse_pickle, status_name
 
 
 class Encoded(Tokens):
-    """Columns of token ids from the library. A row that failed is empty; `statuses` has its ROW error number."""
+    """Columns of token ids from the library; iteration gives lists. A row that failed is empty; `statuses` has its ROW error number."""
 
     statuses: memoryview[int]
     errors: list[Optional[str]]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (self.tokens[start:end].tolist() for start, end in zip(self.offsets, self.offsets[1:]))
 
     def to_pylist(self) -> list[list[int]]:
         """A list of lists."""
-        return [self.tokens[start:end].tolist() for start, end in zip(self.offsets, self.offsets[1:])]
+        return list(self)
 
 
 class Decoded(Texts):
-    """Columns of texts from the library. A row that failed is empty; `statuses` has its ROW error number."""
+    """Columns of texts from the library; iteration gives str. A row that failed is empty; `statuses` has its ROW error number."""
 
     statuses: memoryview[int]
     errors: list[Optional[str]]
 
+    def __iter__(self) -> Iterator[str]:
+        return (str(self.data[start:end], "utf-8", "replace") for start, end in zip(self.offsets, self.offsets[1:]))
+
     def to_pylist(self) -> list[str]:
         """A list of str; invalid UTF-8 becomes U+FFFD."""
-        return [str(self.data[start:end], "utf-8", "replace") for start, end in zip(self.offsets, self.offsets[1:])]
+        return list(self)
 
 
 class Tokenizer:

@@ -58,12 +58,16 @@ class Plain(unittest.TestCase):
         for rows, text in (
             ("text", "one str"), (3, "one int: a list of prompts"), ([[1], "a"], "row 1"),
             (["a", [1]], "row 1"), ([1, 2], "row 0 is one int"), ([[1], [2**31]], "row 1"), ([[1], ["a"]], "row 1"),
-            ([None, 1.5], "row 1 is one float"), ([None, ("query", "document")], "row 1 is a list of texts"), ([[1], None, "a"], "row 2"), (["a", None, [1]], "row 2 is no text"),
+            ([None, 1.5], "row 1 is one float"), ([None, ("query", "document")], "row 1 is a list of texts"), ([[1], None, "a"], "row 2"), (["a", None, [1]], "row 2 is a list of token ids and row 0 is a text: the rows of a call are of one kind"),
+            ([{"prompt": "a"}, {"prompt_token_ids": [1]}], "row 1 is a list of token ids and row 0 is a text"),
+            ([{"prompt_token_ids": [1]}, {"prompt": "a"}], "row 1 is a text and row 0 is a list of token ids"),
+            ([[{"role": "user", "content": "a"}], [], [1]], "row 2 is a list of token ids and row 0 is a conversation"),
+            ([[1], [{"role": "user", "content": "a"}]], "row 1 is a conversation and row 0 is a list of token ids"),
             ([{"text": "a"}], "row 0 is a dict without 'messages' or 'prompt'"),
             ([{"prompt": "a", "multi_modal_data": {}}], "row 0: 'multi_modal_data' beside 'prompt' is not understood"),
             ([{"role": "user", "content": "a"}], "one conversation"),
-            ([{"messages": []}, {"prompt": "a"}], "row 1 is a text, and the rows before it are conversations"),
-            ([{"prompt": "a"}, {"messages": []}], "row 1 is no text"),
+            ([{"messages": []}, {"prompt": "a"}], "row 1 is a text and row 0 is a conversation"),
+            ([{"prompt": "a"}, {"messages": []}], "row 1 is a conversation and row 0 is a text"),
         ):
             with self.subTest(rows=rows), self.assertRaisesRegex((TypeError, ValueError), text):
                 as_lists(rows)

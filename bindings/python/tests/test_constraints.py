@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import importlib.util
 import json
 import typing
 import unittest
@@ -69,6 +70,40 @@ class Pydantic(unittest.TestCase):
         self.assertEqual(resolved(members["tag"])["properties"]["name"]["maxLength"], 3)
         tag = resolved(resolved(person_schema["properties"]["inner"])["properties"]["tag"])
         self.assertEqual(tag["properties"]["name"]["maxLength"], 3)
+
+    def test_other_members_are_allowed_only_where_the_model_allows_them(self):
+        class Tag(pydantic.BaseModel):
+            name: typing.Literal["x"]
+
+        class Free(pydantic.BaseModel, extra="allow"):
+            a: int
+
+        class Strict(pydantic.BaseModel, extra="forbid"):
+            a: int
+
+        class Thing(pydantic.BaseModel):
+            tag: Tag
+            tags: list[Tag] = []
+            either: typing.Union[Tag, None] = None
+            counts: dict[str, Tag] = {}
+            free: Free = Free(a=1)
+            strict: Strict = Strict(a=1)
+            given: typing.Any = pydantic.Field(None, examples=[{"properties": {}}])
+
+        for kind in (Thing, pydantic.dataclasses.dataclass(dataclasses.make_dataclass("Other", [("thing", Thing)]))):
+            schema = json.loads(schema_of(kind))
+            self.assertIs(schema["additionalProperties"], False)
+            found = {name: one["additionalProperties"] for name, one in schema["$defs"].items()}
+            self.assertEqual({name: found[name] for name in ("Free", "Strict", "Tag")}, {"Free": True, "Strict": False, "Tag": False})
+            thing = schema["$defs"].get("Thing", schema)["properties"]
+            self.assertEqual(thing["counts"]["additionalProperties"], {"$ref": "#/$defs/Tag"})
+            self.assertEqual(thing["given"]["examples"], [{"properties": {}}])
+        with batchllm.Engine(MODEL) as engine:
+            results = engine.generate(["a", "b"], SamplingParams(json_schema=Tag))
+        self.assertEqual([result.finish_reason for result in results], ["stop", "stop"])
+        self.assertEqual(results.parsed, [{"name": "x"}] * 2)
+        if importlib.util.find_spec("pyarrow"):
+            self.assertEqual(str(results.to_arrow(parsed=True).schema.field("parsed").type), "struct<name: large_string>")
 
 
 class Plain(unittest.TestCase):

@@ -90,6 +90,11 @@ class Rerank(unittest.TestCase):
         with batchllm.Engine(MODEL) as engine:
             with self.assertWarnsRegex(UserWarning, "expects neither 'yy' nor 'nn' .* such as ' yy' and ' nn'"):
                 engine.rerank(["Is water wet?"], "yy", "nn")
+            for words in ((" yy", " nn"), ("  yy ", " nn")):
+                with self.assertWarnsRegex(UserWarning, "It may need no space before them, such as 'yy' and 'nn'"):
+                    engine.rerank(["Is water wet?"], *words)
+            with self.assertWarnsRegex(UserWarning, "It may need a space before them, such as ' yy' and ' nn'"):
+                engine.rerank(["Is water wet?"], "yy", " nn")
 
     def test_the_rank_of_a_row_that_failed_is_nan_with_a_reason(self):
         with batchllm.Engine(MODEL) as engine:

@@ -129,13 +129,13 @@ class Generate(unittest.TestCase):
     def test_a_parameter_of_another_type_or_size_is_named(self):
         with sim() as engine:
             for wrong, text in (
-                ({"max_tokens": 3.0}, "max_tokens: .*float"), ({"max_tokens": 2**63}, "max_tokens: "), ({"seed": -1}, "seed: "),
+                ({"max_tokens": 3.0}, "max_tokens: .*float"), ({"max_tokens": 2**63}, "max_tokens is "), ({"seed": -1}, "seed is -1"),
                 ({"temperature": "hot"}, "temperature: .*str"), ({"stop": [5]}, "stop: "),
                 ({"stop_tokens": 5}, "stop_tokens: "), ({"stop_tokens": ["x"]}, "stop_tokens: "),
                 ({"logit_bias": {"x": 1}}, "logit_bias: "), ({"logit_bias": [5]}, "logit_bias: "),
             ):
                 for params in (SamplingParams(**wrong), [SamplingParams(), SamplingParams(**wrong)]):
-                    with self.subTest(wrong=wrong), self.assertRaisesRegex((TypeError, OverflowError), f"^{text}"):
+                    with self.subTest(wrong=wrong), self.assertRaisesRegex((TypeError, batchllm.InvalidArgumentError), f"^{text}"):
                         engine.generate(rows(2), params)
             self.assertEqual(engine.stats().rows, 0)
 
@@ -373,7 +373,7 @@ class Options(unittest.TestCase):
         for options, text in (({"threads": "4"}, "threads is '4'"), ({"seed": -1}, "seed is -1"), ({"backend": 5}, "backend is 5"),
                               ({"step_tokens": 1.5}, "step_tokens is 1.5"), ({"backend": "sim\0"}, "null byte"),
                               ({"timeline": "a\0b"}, "null byte")):
-            with self.assertRaisesRegex((TypeError, ValueError, OverflowError), text):
+            with self.assertRaisesRegex((TypeError, ValueError), text):
                 batchllm.Engine(MODEL, **options)
         for path in (os.fsencode(MODEL), pathlib.Path(MODEL)):
             batchllm.Engine(path).close()

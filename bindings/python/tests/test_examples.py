@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -101,7 +102,16 @@ class Guide(unittest.TestCase):
 
     @unittest.skipIf(importlib.util.find_spec("numpy") is None, "needs NumPy")
     def test_blocks_for_those_who_come_from_vllm_run_as_printed(self):
-        self.run_blocks("coming-from-vllm.md", 4)
+        def schema_rows_end(block, values):
+            if "json_schema=" in block:
+                self.assertEqual([result.finish_reason for result in values["results"]], ["stop"])
+
+        self.run_blocks("coming-from-vllm.md", 4, after=schema_rows_end)
+
+    def test_chat_blocks_run_with_the_model_that_the_pages_name(self):
+        for page in ("python.md", "files.md", "coming-from-vllm.md"):
+            self.assertIn("`examples/pages/model`", (ROOT / "docs" / page).read_text())
+            self.run_blocks(page, 1, model=ROOT / "examples" / "pages" / "model")
 
     def test_blocks_of_resuming_run_as_printed(self):
         self.run_blocks("resuming.md", 1)
@@ -112,7 +122,7 @@ class Guide(unittest.TestCase):
     def test_blocks_of_predictions_run_as_printed(self):
         self.run_blocks("predictions.md", 0)
 
-    def run_blocks(self, page, least):
+    def run_blocks(self, page, least, after=lambda block, values: None, model=None):
         text = (ROOT / "docs" / page).read_text()
         blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
         self.assertGreater(len(blocks), least)
@@ -120,12 +130,16 @@ class Guide(unittest.TestCase):
                  "to_arrow": "pyarrow", "run_files": "pyarrow"}
         missing = [short for short, name in names.items() if importlib.util.find_spec(name) is None]
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            chat_model(pathlib.Path(folder) / "path" / "to" / "model", "{% for m in messages %}{{ m.content }}{% endfor %}")
+            if model is None:
+                chat_model(pathlib.Path(folder) / "path" / "to" / "model", "{% for m in messages %}{{ m.content }}{% endfor %}")
+            else:
+                shutil.copytree(model, pathlib.Path(folder) / "path" / "to" / "model")
             os.chdir(folder)
             values = {"__name__": "guide"}
             for block in blocks:
                 if not any(re.search(rf"\b{short}\b", block) for short in missing):
                     exec(compile(block, f"docs/{page}", "exec"), values)
+                    after(block, values)
             os.chdir(ROOT)
 
 

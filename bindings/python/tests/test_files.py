@@ -438,15 +438,23 @@ class Formats(Files):
         pathlib.Path(source).write_bytes(whole)
         self.assertEqual(os.path.getsize(self.path("out.parquet.blocks")), kept)
 
+    def test_to_continue_and_to_start_over_exclude_each_other(self):
+        source, out = write(self.path("in.csv"), pyarrow.table({"prompt": ["a", "b"]})), self.path("out.csv")
+        run_files(MODEL, source, out, params=FEW)
+        kept = pathlib.Path(out).read_bytes(), sorted(os.listdir(self.folder))
+        for target in (out, "memory://out.csv"):
+            with self.assertRaisesRegex(ValueError, "resume and force exclude each other"):
+                run_files(MODEL, source, target, params=FEW, resume=True, force=True)
+        self.assertEqual((pathlib.Path(out).read_bytes(), sorted(os.listdir(self.folder))), kept)
+
     def test_a_csv_file_is_not_checked_where_its_job_is_done(self):
         source, out = write(self.path("in.csv"), pyarrow.table({"prompt": ["a", "b"]})), self.path("out.csv")
         with batchllm.Engine(MODEL) as engine:
             run_files(engine, source, out, params=FEW)
             with unittest.mock.patch.object(batchllm.file_formats._Csv, "check", side_effect=AssertionError("checked")):
                 self.assertEqual(run_files(engine, source, out, params=FEW, resume=True).resumed, 2)
-                for again in ({"force": True}, {"force": True, "resume": True}):
-                    with self.assertRaisesRegex(AssertionError, "checked"):
-                        run_files(engine, source, out, params=FEW, **again)
+                with self.assertRaisesRegex(AssertionError, "checked"):
+                    run_files(engine, source, out, params=FEW, force=True)
                 os.unlink(out)
                 with self.assertRaisesRegex(AssertionError, "checked"):
                     run_files(engine, source, out, params=FEW, resume=True)
@@ -493,6 +501,11 @@ class Formats(Files):
             (["--template-file", self.path("latin")], "latin: byte 9 is not UTF-8"),
             (["--json-schema", self.path("latin")], "latin: byte 9 is not UTF-8"),
             (["--json-schema", self.path("schema"), "--prompt-column", "prompt"], "--json-schema: .*schema: json_schema: #/type: "),
+            (["--output", self.path("out.txt")], "out.txt: which format\\? .*: --output-format says 'parquet', 'csv' or 'arrow'"),
+            (["--input", self.path("in.txt")], "in.txt: which format\\? .*: --input-format says"),
+            (["--output", "-"], "output is '-': tables are read from and written to files; lines of JSON go through the program"),
+            (["--input", "-", "--input-format", "csv"], "input is '-': "),
+            (["--input", self.folder], "is a folder, and one file is read: pyarrow.parquet.write_table"),
             (["--resume", "--force"], "--force: not allowed with argument --resume"),
             (["--template-file", self.path("none")], "none: No such file or directory"),
             (["--template", "{promt}"], "template: .*in.parquet has no column 'promt'; it has 'prompt', 'n'"),
@@ -506,6 +519,35 @@ class Formats(Files):
             self.assertEqual(done.returncode, 1, arguments)
             self.assertRegex(done.stderr, r"\Abatchllm: .*(" + words + r").*\n\Z")
             self.assertEqual(self.left(), [])
+
+    def test_the_program_names_its_options_in_what_an_existing_output_needs(self):
+        source, out = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a"]})), self.path("out.parquet")
+        job = ("--model", MODEL, "--input", source, "--output", out, "--max-tokens", "3", "--progress")
+        lines = program(*job, "json").stderr.splitlines()
+        self.assertEqual(json.loads(lines[-1])["rows_done"], 1)
+        self.assertTrue(all({"tokens_left", "rows_running", "seconds"} <= json.loads(line).keys() for line in lines))
+        self.assertRegex(program(*job, "none").stderr, "out.parquet: exists; --resume continues it, --force starts over\n")
+        self.assertRegex(program(*job, "none", "--resume", "--n", "2").stderr, "; --force starts over\n")
+        self.assertEqual(program(*job, "json", "--resume").stderr, "")
+        done = subprocess.run([sys.executable, "-m", "batchllm", "--version"], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, f"batchllm {batchllm.__version__}\n"), done.stderr)
+
+    def test_an_input_that_is_not_one_file_comes_with_what_to_do(self):
+        table = pyarrow.table({"prompt": ["a", "b"]})
+        parts = [write(self.path(f"part{i}.parquet"), table) for i in range(2)]
+        os.mkdir(self.path("parts.parquet"))
+        for given, kind, words in (
+            (parts, TypeError, r"input is a list, and one file is read: pyarrow.parquet.write_table\(pyarrow.parquet.read_table\(paths\), 'in.parquet'\)"),
+            (self.path("parts.parquet"), batchllm.InvalidArgumentError, r"parts.parquet: is a folder, and one file is read: .*read_table\('.*parts.parquet'\)"),
+            (self.path("part*.parquet"), batchllm.InvalidArgumentError, r"patterns are not expanded: .*read_table\(sorted\(glob.glob\('.*part\*.parquet'\)\)\)"),
+            (table, TypeError, "input is one Table, and a path is expected: Engine.generate_table runs a table in memory"),
+            ({"prompt": ["a"]}, TypeError, "input is one dict, and a path"),
+            (5, TypeError, "int"),
+        ):
+            with self.assertRaisesRegex(kind, words):
+                run_files(MODEL, given, self.path("out.parquet"))
+        pyarrow.parquet.write_table(pyarrow.parquet.read_table(parts), self.path("in[1].parquet"))  # as the error says
+        self.assertEqual(run_files(MODEL, self.path("in[1].parquet"), self.path("out.parquet"), params=FEW).rows, 4)
 
     def test_zeros_of_the_command_line_are_values(self):
         source, target = self.path("in.parquet"), self.path("out.parquet")
@@ -977,7 +1019,7 @@ class Interrupted(Files):
         self.check()
         done = self.run_job()
         self.assertEqual(done.returncode, 1)
-        self.assertIn("resume continues it, force starts over", done.stderr)
+        self.assertIn("--resume continues it, --force starts over", done.stderr)
         done = self.run_job("--resume", "--temperature", "0.5")
         self.assertIn("temperature (was 1.0, now 0.5)", done.stderr)
         with batchllm.Engine(MODEL, backend="cpu") as other:

@@ -85,6 +85,14 @@ class Journals(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "kind is 'rows'"):
             Journal(self.output, kind="rows")
 
+    def test_to_continue_and_to_start_over_exclude_each_other(self):
+        with Journal(self.output) as journal:
+            journal.append_lines([0], ["a"])
+        kept = {name: pathlib.Path(self.folder, name).read_bytes() for name in os.listdir(self.folder)}
+        with self.assertRaisesRegex(ValueError, "resume and force exclude each other"):
+            Journal(self.output, resume=True, force=True)
+        self.assertEqual({name: pathlib.Path(self.folder, name).read_bytes() for name in os.listdir(self.folder)}, kept)
+
     def test_the_state_of_an_output_elsewhere_is_the_callers(self):
         with Journal(None, parts={"a": 1}) as journal:
             kept = journal.state

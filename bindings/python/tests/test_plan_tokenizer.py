@@ -146,6 +146,7 @@ class Tokenizers(unittest.TestCase):
         encoded = tokenizer.encode(texts)
         self.assertEqual(encoded.to_pylist()[0], [256, 97, 98, 99])
         self.assertEqual(tokenizer.decode(encoded).to_pylist(), texts)
+        self.assertEqual([list(encoded), list(tokenizer.decode(encoded))], [encoded.to_pylist(), texts])
         self.assertEqual(tokenizer.decode(encoded, skip_special=False).to_pylist()[0], "<s>abc")
         self.assertEqual(tokenizer.encode_one("abc", add_special=False), [97, 98, 99])
         self.assertEqual(tokenizer.encode_one("<tool>", add_special=False), [258])

@@ -64,6 +64,64 @@ class Words(unittest.TestCase):
                 with self.assertRaisesRegex(TypeError, "texts are prompts, which generate takes"):
                     engine.chat(["a"], params)
 
+    def test_chat_has_what_conversations_may_have_for_all_of_them(self):
+        template = ("{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}{{ tools[0].name if tools }}{{ documents | length if documents }}"
+                    "{{ '>' if add_generation_prompt }}")
+        one = [{"role": "user", "content": "a"}]
+        tool = {"type": "function", "name": "f"}
+        with tempfile.TemporaryDirectory() as folder:
+            with batchllm.Engine(chat_model(folder, template)) as engine:
+                params = SamplingParams(max_tokens=4)
+                for keys in ({"chat_template_kwargs": {"mood": "!"}}, {"tools": [tool]}, {"documents": [{"text": "x"}]},
+                             {"add_generation_prompt": False}, {"chat_template_kwargs": {"mood": "?"}, "tools": [tool]}):
+                    want = engine.generate([{"messages": one, **keys}], params)[0]
+                    own = {"messages": one, "chat_template_kwargs": {}, "tools": [], "documents": [], "add_generation_prompt": True}
+                    for given in ([one, one], [one, {"messages": one}, None], ({"messages": one},), one, {"messages": one}):
+                        found = engine.chat(given, params, **keys)
+                        self.assertEqual(found[0].tokens.tolist(), want.tokens.tolist())
+                        self.assertEqual([result.prompt_tokens for result in found if result.ok], [want.prompt_tokens] * (len(found) - len(found.failed)))
+                    self.assertEqual(engine.chat([own], params, **keys).texts, engine.chat([one], params).texts)
+                half = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+                self.assertEqual(engine.chat(half, params, continue_final_message=True, add_generation_prompt=False)[0].prompt_tokens,
+                                 engine.generate(["ab"], SamplingParams(max_tokens=4, add_special=False))[0].prompt_tokens)
+                with self.assertRaisesRegex(TypeError, "tools: needs a list of conversations"):
+                    engine.chat(batchllm.Texts(b"", [0]), tools=[tool])
+                for named, hint in (
+                    ({"chat_template": "{{ a }}"}, "the model's own chat template is used"),
+                    ({"enable_thinking": False}, r"chat\(.., chat_template_kwargs=\{'enable_thinking': ..\}\)"),
+                    ({"mm_processor_kwargs": {}}, "there is none: pictures are prepared"),
+                ):
+                    with self.assertRaisesRegex(TypeError, hint):
+                        engine.chat(one, **named)
+                with self.assertRaisesRegex(TypeError, "'tools'; chat has it for all conversations, and a row may have its own: {'messages': .., 'tools': ..}"):
+                    engine.generate([one], tools=[tool])
+
+    def test_what_is_not_there_comes_with_what_does_the_same(self):
+        for named, hint in (
+            ("structured_outputs", "; SamplingParams.json_schema=.."), ("guided_decoding", "json_schema=.."), ("response_format", "json_schema=.."),
+            ("allowed_token_ids", "; logit_bias="), ("spaces_between_special_tokens", "; there is none"), ("do_sample", "; temperature=0 is greedy"),
+            ("max_completion_tokens", "did you mean max_tokens?"), ("stop_strings", "did you mean stop?"), ("min_new_tokens", "did you mean min_tokens?"),
+            ("include_stop_str_in_output", "; there is none"), ("truncate_prompt_tokens", "; there is none"), ("num_return_sequences", "did you mean n?"),
+            ("top_logprobs", "; logprobs=N"), ("pad_token_id", "; there is none"), ("best_of", "; there is none"),
+        ):
+            with self.subTest(named), self.assertRaises(TypeError) as caught:
+                SamplingParams(**{named: 1})
+            self.assertIn(hint.replace("SamplingParams.", "SamplingParams("), str(caught.exception))
+            self.assertNotIn("stop_token_ids", str(caught.exception))
+        with sim() as engine, self.assertRaisesRegex(TypeError, "'messages'; generate takes conversations as rows"):
+            engine.generate(messages=[])
+        with self.assertRaisesRegex(TypeError, "json_schema=.."):
+            batchllm.run_files(MODEL, "in.parquet", "out.parquet", response_format={})
+        with self.assertRaisesRegex(TypeError, "there is none: no code"):
+            batchllm.Engine(MODEL, trust_remote_code=True)
+
+    def test_biases_leave_only_the_tokens_that_are_allowed(self):
+        with batchllm.Engine(MODEL) as engine:
+            ids = [70, 71, 72]
+            results = engine.generate(["a"], SamplingParams(max_tokens=200, temperature=1.0, n=4, logit_bias={one: 1000.0 for one in ids}))
+        self.assertEqual(set().union(*(result.tokens for result in results)), set(ids))
+        self.assertEqual([len(result.tokens) for result in results], [200] * 4)
+
     def test_spark_is_there_without_an_import_of_its_own(self):
         self.assertTrue(callable(batchllm.spark.transform))
         with self.assertRaisesRegex(AttributeError, "no attribute 'sparks'"):
@@ -95,6 +153,16 @@ class Words(unittest.TestCase):
             token = plain.tokens[3]
             result = engine.generate(["a"], SamplingParams(max_tokens=8, temperature=1.0, stop_token_ids=[token]))[0]
             self.assertEqual(result.tokens.tolist(), plain.tokens.tolist()[: plain.tokens.tolist().index(token) + 1])
+
+    def test_true_asks_for_the_log_probabilities_of_the_tokens_alone(self):
+        for name in ("logprobs", "prompt_logprobs"):
+            self.assertEqual([getattr(SamplingParams(**{name: value}), name) for value in (True, False, 0, 1, 5)], [0, -1, 0, 1, 5])
+        with batchllm.Engine(MODEL) as engine:
+            for name, top in (("logprobs", "top_logprobs"), ("prompt_logprobs", "prompt_top_logprobs")):
+                given = [engine.generate(["abc"], SamplingParams(max_tokens=2, **{name: value}))[0] for value in (True, False, 1)]
+                self.assertEqual([len(getattr(one, name)) > 0 for one in given], [True, False, True])
+                self.assertEqual([name in one for one in given], [True, False, True])
+                self.assertEqual([top in one for one in given], [False, False, True])
 
     def test_nothing_ends_a_row_before_min_tokens(self):
         with batchllm.Engine(MODEL) as engine:
@@ -202,6 +270,33 @@ class Mistakes(unittest.TestCase):
             self.assertEqual(results.failed, [0])
             self.assertEqual(engine.generate([[], []]).failed, [0, 1])
             self.assertEqual(engine.generate([[5000], [5000]]).failed, [0, 1])
+
+    def test_a_whole_number_that_does_not_fit_comes_with_the_range(self):
+        for wrong, words in (
+            ({"seed": -1}, "seed is -1: must be from 0 to 18446744073709551615"),
+            ({"seed": 1 << 64}, "seed is 18446744073709551616: must be from 0 to 18446744073709551615"),
+            ({"max_tokens": 1 << 40}, "max_tokens is 1099511627776: must be at least 1, of 32 bits"),
+            ({"max_tokens": 1 << 70}, "max_tokens is 1180591620717411303424: must be at least 1"),
+            ({"min_tokens": -1 << 40}, "min_tokens is -1099511627776: must be at least 0"),
+            ({"n": 1 << 40}, "samples is 1099511627776: must be from 1 to 65536"),
+            ({"top_k": 1 << 40}, "top_k is 1099511627776: must be 0 or -1"),
+            ({"logprobs": 1 << 40}, "logprobs is 1099511627776: must be from -1"),
+            ({"prompt_logprobs": 1 << 70}, "prompt_logprobs is 1180591620717411303424: must be from -1"),
+            ({"stop_token_ids": [1, 1 << 40]}, "stop_tokens is 1099511627776: must be from 0 to 2147483647"),
+            ({"logit_bias": {1 << 40: 1.0}}, "logit_bias is 1099511627776: must be from 0"),
+            ({"temperature": 10**400}, "temperature: int too large"),
+        ):
+            with sim() as engine, self.subTest(wrong=str(wrong)[:60]):
+                for params in (SamplingParams(**wrong), [SamplingParams(), SamplingParams(**wrong)]):
+                    with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"^{words}"):
+                        engine.generate(rows(2), params)
+        bits = {"threads": 31, "min_prefix_tokens": 31, "seed": 64}
+        for name in ("threads", "kv_memory_bytes", "step_tokens", "max_request_tokens", "max_requests", "min_prefix_tokens", "seed",
+                     "adapter_memory_bytes"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"^{name} is {1 << 70}: it is from 0 to {(1 << bits.get(name, 63)) - 1}$"):
+                sim(**{name: 1 << 70})
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"{name} is -1: it "):
+                sim(**{name: -1})
 
     def test_chat_without_a_template(self):
         with tempfile.TemporaryDirectory() as folder:
