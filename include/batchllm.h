@@ -1287,7 +1287,7 @@ typedef struct batchllm_prediction {
     double seconds;            /* in steps, on the busiest device */
     double linear_seconds;     /* on all devices: the products of the layers, */
     double attention_seconds;  /* attention, */
-    double other_seconds;      /* norms, activations, logits, sampling, launches */
+    double other_seconds;      /* norms, activations, states, logits, exchanges, launches */
     char device[96];           /* for display: UTF-8, zero-terminated, truncated if longer */
     int64_t weight_bytes;      /* memory that the model's weights take on each device; of these, */
     int64_t four_bit_bytes;    /* those of matrices that stay in four bits */

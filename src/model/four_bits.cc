@@ -310,11 +310,13 @@ Groups groups_of(const Tensor &tensor) {
     return {first, last - first + 1};
 }
 
-bool is_described_in_e4m3(const Model &model, const Tensor &tensor) {
-    if (tensor.data != nullptr) return tensor.dtype == DType::e4m3;
-    if (tensor.columns <= 1 || model.quantization == nullptr) return false;
+std::optional<ScaleScheme> described_e4m3(const Model &model, const Tensor &tensor) {
+    if (tensor.columns <= 1 || model.quantization == nullptr) return std::nullopt;
     const auto scheme = described_scheme(model, tensor);
-    return scheme && scheme->four_bits == FourBitForm::none;
+    if (!scheme || scheme->four_bits != FourBitForm::none) return std::nullopt;
+    // Where files have no such stacks, theirs are separate matrices (find_separate_experts), or in 16 bits.
+    const bool stays = may_be_stacked(*scheme, tensor) || tensor.stored_transposed;
+    return stays ? scheme : std::nullopt;
 }
 
 std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &tensor) {

@@ -38,8 +38,8 @@ struct FourBitFacts {
 };
 // Of a tensor that is in four bits; empty: it is not. Before its bytes are there, as the quantization_config says.
 std::optional<FourBitFacts> four_bit_facts(const Model &model, const Tensor &tensor);
-// Whether it is in e4m3, likewise.
-bool is_described_in_e4m3(const Model &model, const Tensor &tensor);
+// The scheme of a tensor that is in e4m3, as the quantization_config has it, before its bytes are there.
+std::optional<ScaleScheme> described_e4m3(const Model &model, const Tensor &tensor);
 
 // Words have 32 bits. [rows, columns] is the whole tensor in the file.
 struct FourBits {
@@ -90,7 +90,7 @@ struct StoredPart {
 // Empty: there is no tensor with that name.
 using FindPart = std::function<std::optional<StoredPart>(const std::string &name)>;
 
-// Whether there are stacks of matrices of this scheme, if the tensor is in one; else single ones.
+// Whether there are stacks of experts of this scheme, if the tensor is in one; else single matrices.
 bool may_be_stacked(const ScaleScheme &scheme, const Tensor &tensor);
 
 // The name of the stored tensor with the four-bit elements of a described tensor, under this

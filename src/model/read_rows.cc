@@ -15,32 +15,27 @@ float element(const Tensor &tensor, int64_t index) {
     return stored_float(tensor.data, index, tensor.dtype);
 }
 
-// Calls put(i, value) for each column i of an e4m3 row.
-template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const Put &put) {
+// Calls act(i, scale) for the columns [first, end) of an e4m3 row.
+template <typename Act>
+void for_each_scale(const Tensor &tensor, int64_t row, int64_t first, int64_t end, const Act &act) {
     const Scales &scales = tensor.scales;
-    const std::byte *from = tensor.data + row * tensor.row_length();
-    const float *of_row =
-        scales.data + (tensor.first_row + row) / scales.block_rows * scales.per_row;
-    for (int64_t begin = 0; begin < tensor.columns;) {
+    const int64_t in_file = tensor.first_row + row * tensor.row_step;
+    const float *of_row = scales.data + in_file / scales.block_rows * scales.per_row;
+    for (int64_t begin = first; begin < end;) {
         const int64_t block = (tensor.first_column + begin) / scales.block_columns;
         const float scale = of_row[block];
-        const int64_t end =
-            std::min((block + 1) * scales.block_columns - tensor.first_column, tensor.columns);
-        for (int64_t i = begin; i < end; ++i) {
-            put(i, kE4m3Floats[std::to_integer<size_t>(from[i])] * scale);
-        }
-        begin = end;
+        const int64_t last =
+            std::min((block + 1) * scales.block_columns - tensor.first_column, end);
+        for (; begin < last; ++begin) act(begin, scale);
     }
 }
 
-// Element `index` from the tensor's first one, which is in its row r and column c.
-float gathered(const Tensor &tensor, int64_t index, int64_t r, int64_t c) {
-    if (tensor.dtype != DType::e4m3) return element(tensor, index);
-    const Scales &scales = tensor.scales;
-    const int64_t row = (tensor.first_row + r * tensor.row_step) / scales.block_rows;
-    const int64_t column = (tensor.first_column + c) / scales.block_columns;
-    return kE4m3Floats[std::to_integer<size_t>(tensor.data[index])] *
-           scales.data[row * scales.per_row + column];
+// Calls put(i, value) for each column i of an e4m3 row.
+template <typename Put> void scale_row(const Tensor &tensor, int64_t row, const Put &put) {
+    const std::byte *from = tensor.data + row * tensor.row_length();
+    for_each_scale(tensor, row, 0, tensor.columns, [&](int64_t i, float scale) {
+        put(i, kE4m3Floats[std::to_integer<size_t>(from[i])] * scale);
+    });
 }
 
 // Calls put(row, column, value) for rows [begin, begin + count) that are not contiguous, in blocks
@@ -54,9 +49,16 @@ void gather(const Tensor &tensor, int64_t begin, int64_t count, const Put &put) 
     for (int64_t first = 0; first < tensor.columns; first += block) {
         const int64_t end = std::min(tensor.columns, first + block);
         for (int64_t r = 0; r < count; ++r) {
+            const int64_t at = (begin + r) * row_stride;
+            if (tensor.dtype == DType::e4m3) {
+                for_each_scale(tensor, begin + r, first, end, [&](int64_t c, float scale) {
+                    const auto byte = std::to_integer<size_t>(tensor.data[at + c * column_stride]);
+                    put(r, c, kE4m3Floats[byte] * scale);
+                });
+                continue;
+            }
             for (int64_t c = first; c < end; ++c) {
-                const int64_t index = (begin + r) * row_stride + c * column_stride;
-                put(r, c, gathered(tensor, index, begin + r, c));
+                put(r, c, element(tensor, at + c * column_stride));
             }
         }
     }

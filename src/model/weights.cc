@@ -52,7 +52,7 @@ class Taker {
                 tensor->dtype = DType::u4;
                 return {};
             }
-            if (bytes) return refuse_type(found->second);
+            if (bytes) return refuse_type(found->second, *tensor);
             return error(code, "%s: tensor %s is missing",
                          checkpoint_.files.size() == 1 ? checkpoint_.files[0].path().c_str()
                                                        : "the model's shards",
@@ -69,7 +69,7 @@ class Taker {
         } else if (stored.type == "F8_E4M3" && scheme_of(*tensor, stored)) {
             tensor->dtype = DType::e4m3;
         } else {
-            return refuse_type(located);
+            return refuse_type(located, *tensor);
         }
         const std::vector<int64_t> shape = stored_shape(*tensor);
         if (flat_shape(*tensor, stored.shape) != shape && !is_vector_of(*tensor, stored.shape)) {
@@ -214,9 +214,8 @@ class Taker {
             return name.substr(0, name.size() - ending.size());
         };
         const auto scheme = scheme_of(module(tensor.name), module(stored.name));
-        if (!scheme || scheme->four_bits != FourBitForm::none) return std::nullopt;
-        if (tensor.stored_stack > 0 && scheme->kind != ScaleKind::tensor) return std::nullopt;
-        return scheme;
+        const bool eight = scheme && scheme->four_bits == FourBitForm::none;
+        return eight && may_be_stacked(*scheme, tensor) ? scheme : std::nullopt;
     }
 
     // The scheme of a four-bit matrix, if the checkpoint has its elements under the name that this
@@ -252,9 +251,13 @@ class Taker {
         return find_four_bits(tensor, *scheme, find);
     }
 
-    Status refuse_type(const Located &located) const {
+    Status refuse_type(const Located &located, const Tensor &tensor) const {
         std::string also = "only BF16, F16 and F32 are supported";
-        if (located.stored.type == "F8_E4M3") {
+        if (located.stored.type == "F8_E4M3" && tensor.stored_stack > 0 && model_.quantization) {
+            also +=
+                " for stacks of experts, and F8_E4M3 as ModelOpt writes them, with one scale or "
+                "one for each";
+        } else if (located.stored.type == "F8_E4M3") {
             also += model_.quantization == nullptr ? " where config.json has no quantization_config"
                                                    : " for it: quantization_config leaves it out";
         }

@@ -253,8 +253,7 @@ void take_info(const BackendInfo &info, DeviceCosts *costs) {
     costs->step_tokens = costs->gpu ? most_step_tokens : info.step_tokens;
     if (on_processor(info)) costs->expert_step_tokens = 0;
     costs->gated_tokens = info.gated_tokens;
-    if (info.gated_tokens ==
-        0) { // of another compute capability than the device whose rates they are
+    if (info.gated_tokens == 0) { // in f32, or of another compute capability than the rates
         costs->fp8_products.clear();
         costs->fp8_experts.clear();
     }
@@ -267,6 +266,8 @@ Result<ProbedDevice> probe_backend(Backend *backend, const Model &model) {
     const std::string path =
         cache_path("costs-" + info.name + "-" + info.device + "-" + info.compute_type + ".json");
     probed.kept = find_kept(path, &probed.costs);
+    // Versions before 2026-11-27 did not write rates in fp8.
+    if (info.gated_tokens > 0 && probed.costs.fp8_products.empty()) probed.kept = false;
     if (probed.kept) {
         take_info(info, &probed.costs);
         return probed;

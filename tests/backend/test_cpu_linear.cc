@@ -83,7 +83,8 @@ void a_row_is_the_same_bits_among_any_rows(void **) {
     }
 }
 
-// Whether handlers run on the thread's stack, as they may while oneDNN does not use the stack pointer for something else.
+// On processors with AVX2 alone, oneDNN's kernels for f32 use the stack pointer for something else; on others this may hold
+// by itself. Whether handlers run on the thread's stack, as they may while oneDNN does not use the stack pointer for something else.
 struct Stack {
     std::uintptr_t low = 0, high = 0;
 

@@ -843,6 +843,82 @@ void stacks_of_modelopt_are_held_to_their_parts(void **) {
               {"experts.gate_up_proj_weight_scale", "[5, 96, 4]", "[5, 4, 96]"});
 }
 
+// One scale for each expert of a stack, and shapes that are neither that nor one for all.
+void experts_of_a_stack_in_fp8_may_have_scales_of_their_own(void **) {
+    constexpr int64_t count_of = 3, width = 4, hidden = 6;
+    const auto load = [&](const std::vector<int64_t> &shape, std::unique_ptr<Model> *out) {
+        const TemporaryDirectory directory;
+        directory.write("config.json", R"({"model_type": "llama4_text", "hidden_size": 6,
+            "intermediate_size": 4, "intermediate_size_mlp": 4, "num_hidden_layers": 1,
+            "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "vocab_size": 5,
+            "num_local_experts": 3, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1,
+            "eos_token_id": 1, "tie_word_embeddings": true,
+            "quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"}})");
+        Entries entries;
+        const auto plain = [&](const std::string &name, std::vector<int64_t> sizes) {
+            int64_t count = 1;
+            for (const int64_t size : sizes) count *= size;
+            entries[name] = {"BF16", sizes, std::string(static_cast<size_t>(2 * count), '\0')};
+        };
+        const std::string own = "model.layers.0.";
+        plain("model.embed_tokens.weight", {5, hidden});
+        for (const char *norm : {"model.norm.weight", "model.layers.0.input_layernorm.weight",
+                                 "model.layers.0.post_attention_layernorm.weight"}) {
+            plain(norm, {hidden});
+        }
+        for (const char *name : {"q_proj", "k_proj", "v_proj"}) {
+            plain(own + "self_attn." + name + ".weight", {2, hidden});
+        }
+        plain(own + "self_attn.o_proj.weight", {hidden, 2});
+        plain(own + "feed_forward.router.weight", {count_of, hidden});
+        for (const char *name : {"gate_proj", "up_proj"}) {
+            plain(own + "feed_forward.shared_expert." + name + ".weight", {width, hidden});
+        }
+        plain(own + "feed_forward.shared_expert.down_proj.weight", {hidden, width});
+        const auto stack = [&](const char *name, int64_t rows, int64_t columns) {
+            const std::string whole = own + "feed_forward.experts." + name;
+            entries[whole] = {"F8_E4M3",
+                              {count_of, columns, rows},
+                              std::string(static_cast<size_t>(count_of * rows * columns), '\x38')};
+            std::vector<float> scales;
+            int64_t count = 1;
+            for (const int64_t size : shape) count *= size;
+            for (int64_t i = 0; i < count; ++i) scales.push_back(0.5F * static_cast<float>(i + 1));
+            std::string bytes(scales.size() * 4, '\0');
+            std::memcpy(bytes.data(), scales.data(), bytes.size());
+            entries[whole + "_weight_scale"] = {"F32", shape, bytes};
+        };
+        stack("gate_up_proj", 2 * width, hidden);
+        stack("down_proj", hidden, width);
+        directory.write("model.safetensors", file_of(entries));
+        auto loaded = load_model(directory.path());
+        if (loaded.ok() && out != nullptr) *out = std::move(loaded).value();
+        return loaded.status();
+    };
+    std::unique_ptr<Model> model;
+    for (const std::vector<int64_t> &shape :
+         {std::vector<int64_t>{}, {1}, {count_of}, {count_of, 1}, {count_of, 1, 1}}) {
+        const Status status = load(shape, &model);
+        if (!status.ok()) fail_msg("%s", status.message().c_str());
+        const std::vector<FeedForward> &each = model->layers[0].experts()->each;
+        const bool one = shape.empty() || shape[0] == 1;
+        for (size_t e = 0; e < each.size(); ++e) {
+            for (const Weight *weight : {&each[e].gate, &each[e].up, &each[e].down}) {
+                std::vector<float> row(static_cast<size_t>(weight->columns()));
+                for (int64_t r = 0; r < weight->rows(); ++r) {
+                    read_row(weight->values, r, row.data()); // 0x38 is 1
+                    for (const float x : row) assert_true(x == (one ? 0.5F : 0.5F * float(e + 1)));
+                }
+            }
+        }
+    }
+    for (const std::vector<int64_t> &shape :
+         {std::vector<int64_t>{4}, {count_of, count_of}, {1, count_of}}) {
+        must_fail(load(shape, nullptr), format_error,
+                  {"_proj_weight_scale", "scales of 3 experts are [] or [3]"});
+    }
+}
+
 // What a description says without the files is what the files have, where the configuration says it at all.
 void descriptions_know_what_is_in_four_bits(void **) {
     for (const char *name : {"llama_awq", "llama_gptq_sym", "llama_ct_mxfp4", "llama_ct_nvfp4",
@@ -900,6 +976,7 @@ int main() {
         cmocka_unit_test(descriptions_know_what_is_in_four_bits),
         cmocka_unit_test(stacks_in_nvfp4_are_read_in_parts_and_whole),
         cmocka_unit_test(stacks_of_modelopt_are_held_to_their_parts),
+        cmocka_unit_test(experts_of_a_stack_in_fp8_may_have_scales_of_their_own),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -257,7 +257,10 @@ def conversations_with(rows: Any, keys: Mapping[str, Any]) -> list[Any]:
         raise TypeError(f"{next(iter(keys))}: needs a list of conversations, not a column: put it into each conversation")
     found = rows.to_list() if hasattr(rows, "to_list") else rows.tolist() if hasattr(rows, "tolist") else _listed(rows)
     found = [{"messages": row} if isinstance(row, (list, tuple)) else row for row in found]
-    return [{**keys, **row} if isinstance(row, dict) and "messages" in row else row for row in found]
+    for i, row in enumerate(found):
+        if row is not None and not (isinstance(row, dict) and "messages" in row):
+            raise TypeError(f"{next(iter(keys))}: row {i} is no conversation: a list of messages, or a dict with them")
+    return [row if row is None else {**keys, **row} for row in found]
 
 
 def from_list(rows: Sequence[Any]) -> Column:

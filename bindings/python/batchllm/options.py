@@ -94,7 +94,7 @@ _SAID = {
     "pipeline_parallel_size": "there is none: backend_options={'tensor_parallel': N}, or devices=[..] with the whole model on each",
     "data_parallel_size": "devices=[..] gives each the whole model and a share of the rows",
     "limit_mm_per_prompt": "there is none",
-    "block_size": "backend_options={'page_tokens': N}",
+    "block_size": "on a CPU backend_options={'page_tokens': N}; on CUDA pages have 64 tokens",
     **dict.fromkeys(("enable_lora", "max_loras", "max_lora_rank"), "there is none: adapters={'name': 'directory'}"),
     "tokenizer": "there is none: the model's directory has its tokenizer",
 }  # fmt: skip

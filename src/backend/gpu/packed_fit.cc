@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/gpu/step_buffers.h"
+#include "base/visit.h"
 #include "model/four_bits.h"
 
 namespace batchllm {
@@ -81,15 +82,45 @@ PackedFit packed_fit(const Model &model, const std::vector<const Tensor *> &part
     return {packing, nullptr};
 }
 
+std::vector<const Tensor *> first_tensors(const Mixer &mixer) {
+    using Tensors = std::vector<const Tensor *>;
+    return std::visit(
+        Visitor{
+            [](const NoMixer &) { return Tensors(); },
+            [](const Attention &a) {
+                if (a.latent) return Tensors{&a.first_q().values, &a.latent.down.values};
+                return Tensors{&a.q.values, &a.k.values, &a.v.values, &a.gate.values};
+            },
+            [](const LinearAttention &linear) {
+                Tensors tensors;
+                for (const Tensor &part : linear.input) tensors.push_back(&part);
+                return tensors;
+            },
+            [](const ShortConvolution &convolution) {
+                return Tensors{&convolution.b.values, &convolution.c.values, &convolution.x.values};
+            }},
+        mixer);
+}
+
+std::vector<const Tensor *> last_tensors(const Mixer &mixer) {
+    using Tensors = std::vector<const Tensor *>;
+    return std::visit(Visitor{[](const NoMixer &) { return Tensors(); },
+                              [](const auto &other) { return Tensors{&other.o.values}; }},
+                      mixer);
+}
+
+bool has_padded_heads(const Mixer &mixer) {
+    const auto *a = std::get_if<Attention>(&mixer);
+    return a != nullptr && !a->latent && padded_head_dim(a->head_dim) != a->head_dim;
+}
+
 PackedLayer packed_layer(const Model &model, const Layer &layer, DType element) {
     const auto fit = [&](const std::vector<const Tensor *> &parts) {
         return packed_fit(model, parts, element).packing;
     };
     PackedLayer packed;
-    if (const Attention *a = layer.attention()) {
-        packed.first = fit({&a->q.values, &a->k.values, &a->v.values, &a->gate.values});
-        if (padded_head_dim(a->head_dim) == a->head_dim) packed.last = fit({&a->o.values});
-    }
+    packed.first = fit(first_tensors(layer.mixer));
+    if (!has_padded_heads(layer.mixer)) packed.last = fit(last_tensors(layer.mixer));
     if (const FeedForward *f = layer.feed_forward()) {
         packed.gate_up = fit({&f->gate.values, &f->up.values});
         packed.down = fit({&f->down.values});

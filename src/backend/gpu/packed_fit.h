@@ -19,6 +19,12 @@ struct PackedFit {
 // Of a matrix made of these tensors, those that the model has, multiplied with elements of this type.
 PackedFit packed_fit(const Model &model, const std::vector<const Tensor *> &parts, DType element);
 
+// The tensors of the matrices that begin and end a mixer, one after another; some may be absent.
+std::vector<const Tensor *> first_tensors(const Mixer &mixer);
+std::vector<const Tensor *> last_tensors(const Mixer &mixer);
+// Whether heads of attention are padded in them.
+bool has_padded_heads(const Mixer &mixer);
+
 // The matrices of a layer that stay in four bits, as far as its description says: of its mixer, of
 // what it feeds all tokens to, and of its experts.
 struct PackedLayer {

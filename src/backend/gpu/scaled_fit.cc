@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "backend/gpu/packed_fit.h"
 #include "backend/gpu/step_buffers.h"
-#include "base/visit.h"
 #include "model/four_bits.h"
 
 namespace batchllm {
@@ -12,77 +12,72 @@ namespace {
 
 using Parts = std::vector<const Tensor *>;
 
+constexpr int64_t cublas_multiple = 16; // rows and columns of cuBLASLt's products in e4m3
+constexpr int64_t scale_block = 128;    // rows and columns of its blocks of scales, and of experts'
+
+bool is_multiple(int64_t size, int64_t of) { return size > 0 && size % of == 0; }
+
 class Fit {
   public:
     Fit(const Model &model, Quantize quantize) : model_(model), quantize_(quantize) {}
 
-    // A matrix made of these tensors, those that the model has.
-    bool operator()(int64_t rows, int64_t columns, const Parts &parts) const {
-        constexpr int64_t multiple = 16; // of cuBLASLt's products in e4m3
-        if (rows == 0 || columns == 0 || rows % multiple != 0 || columns % multiple != 0)
+    // A matrix made of these tensors, those that the model has. moves: rows or columns are padded heads.
+    bool operator()(int64_t rows, int64_t columns, const Parts &parts, bool moves = false) const {
+        if (!is_multiple(rows, cublas_multiple) || !is_multiple(columns, cublas_multiple)) {
             return false;
-        return is_wanted(parts);
+        }
+        if (quantize_ == Quantize::none) return false;
+        if (model_.quantization == nullptr) return quantize_ == Quantize::fp8;
+        const bool any = std::any_of(parts.begin(), parts.end(), [&](const Tensor *part) {
+            return bool(*part) && described_e4m3(model_, *part).has_value();
+        });
+        return quantize_ == Quantize::fp8 ? any : has_own_scales(columns, parts, moves);
     }
 
     bool of_experts(const Layer &layer) const {
-        constexpr int64_t multiple = 128; // of the kernels' blocks of scales
         const Experts &experts = *layer.experts();
         const FeedForward &one = experts.each.front();
         const auto biased = [](const FeedForward &each) {
             return each.gate.bias || each.up.bias || each.down.bias;
         };
+        const auto fits = [&](int64_t rows, int64_t columns, const Parts &parts) {
+            return (*this)(rows, columns, parts);
+        };
         return !layer.parallel && !experts.before && one.activation == Activation::silu &&
-               model_.hidden % multiple == 0 && one.width % multiple == 0 &&
+               is_multiple(model_.hidden, scale_block) && is_multiple(one.width, scale_block) &&
                std::none_of(experts.each.begin(), experts.each.end(), biased) &&
-               is_wanted({&one.gate.values, &one.up.values}) && is_wanted({&one.down.values});
+               fits(one.gate.rows() + one.up.rows(), model_.hidden,
+                    {&one.gate.values, &one.up.values}) &&
+               fits(model_.hidden, one.width, {&one.down.values});
     }
 
   private:
-    bool is_wanted(const Parts &parts) const {
-        if (quantize_ == Quantize::none) return false;
-        const bool rounds = quantize_ == Quantize::fp8;
-        if (model_.quantization == nullptr) return rounds;
-        int stored = 0, there = 0;
+    // Whether the file's scales can be used as they are.
+    bool has_own_scales(int64_t columns, const Parts &parts, bool moves) const {
+        bool rows = true, blocks = !moves && columns % scale_block == 0;
+        int64_t first = 0;
         for (const Tensor *part : parts) {
             if (!*part) continue;
-            ++there;
-            const bool as_it_is =
-                part->factor == 1 && part->row_step == 1 && !part->stored_transposed;
-            if (is_described_in_e4m3(model_, *part) && (as_it_is || rounds)) ++stored;
+            const auto scheme = described_e4m3(model_, *part);
+            if (!scheme || part->factor != 1 || part->row_step != 1) return false;
+            // A stack; other schemes have a tensor for each expert.
+            const bool stacked = part->stored_stack > 0;
+            if (stacked && may_be_stacked(*scheme, *part)) return false;
+            const bool in_blocks =
+                scheme->kind == ScaleKind::block || scheme->kind == ScaleKind::block_or_tensor;
+            rows = rows && (!in_blocks || scheme->block_columns >= part->row_length());
+            const int64_t first_row = stacked ? 0 : part->first_row;
+            blocks = blocks && in_blocks && scheme->block_rows == scale_block &&
+                     scheme->block_columns == scale_block && first_row % scale_block == 0 &&
+                     part->first_column % scale_block == 0 && first % scale_block == 0;
+            first += part->rows;
         }
-        return rounds ? stored > 0 : stored == there && there > 0;
+        return first > 0 && (rows || blocks);
     }
 
     const Model &model_;
     Quantize quantize_;
 };
-
-Parts first_parts(const Mixer &mixer) {
-    return std::visit(
-        Visitor{
-            [](const NoMixer &) { return Parts(); },
-            [](const Attention &a) {
-                if (a.latent) {
-                    return Parts{&a.first_q().values, &a.latent.down.values};
-                }
-                return Parts{&a.q.values, &a.k.values, &a.v.values, &a.gate.values};
-            },
-            [](const LinearAttention &linear) {
-                Parts parts;
-                for (const Tensor &part : linear.input) parts.push_back(&part);
-                return parts;
-            },
-            [](const ShortConvolution &convolution) {
-                return Parts{&convolution.b.values, &convolution.c.values, &convolution.x.values};
-            }},
-        mixer);
-}
-
-Parts last_parts(const Mixer &mixer) {
-    return std::visit(Visitor{[](const NoMixer &) { return Parts(); },
-                              [](const auto &other) { return Parts{&other.o.values}; }},
-                      mixer);
-}
 
 } // namespace
 
@@ -99,11 +94,13 @@ ScaledLayer scaled_layer(const Model &model, size_t index, Quantize quantize) {
     const std::vector<Layer> &all = model.layers;
     const Layer &layer = all[index];
     const auto first_of = [&](const Layer &of) {
-        return fits(first_rows(of.mixer), model.hidden, first_parts(of.mixer));
+        return fits(first_rows(of.mixer), model.hidden, first_tensors(of.mixer),
+                    has_padded_heads(of.mixer));
     };
     ScaledLayer scaled;
     scaled.first = first_of(layer);
-    scaled.last = fits(model.hidden, last_columns(layer.mixer), last_parts(layer.mixer));
+    scaled.last = fits(model.hidden, last_columns(layer.mixer), last_tensors(layer.mixer),
+                       has_padded_heads(layer.mixer));
     scaled.experts = layer.experts() != nullptr && fits.of_experts(layer);
     // What experts share a layer with takes rows of the compute type.
     const FeedForward *feed = layer.experts() == nullptr ? layer.feed_forward() : nullptr;
@@ -114,9 +111,11 @@ ScaledLayer scaled_layer(const Model &model, size_t index, Quantize quantize) {
     }
     // What is multiplied with the same rows is in one type.
     if (layer.parallel && scaled.first != scaled.gate_up) scaled.first = scaled.gate_up = false;
-    const Layer *beside = layer.beside                                      ? &all[index - 1]
-                          : index + 1 < all.size() && all[index + 1].beside ? &all[index + 1]
-                                                                            : nullptr;
+    const Layer *beside = nullptr;
+    if (layer.beside)
+        beside = &all[index - 1];
+    else if (index + 1 < all.size() && all[index + 1].beside)
+        beside = &all[index + 1];
     if (beside != nullptr && !first_of(*beside)) scaled.first = false;
     return scaled;
 }

@@ -227,11 +227,11 @@ Result<DeviceCosts> named_device_costs(std::string_view name) {
     for (const Named &device : known) {
         if (name == device.name) return device.make();
     }
-    return error(
-        BATCHLLM_ERROR_INVALID_ARGUMENT,
-        "device \"%s\" is not known: there are %s, files that end in .json, and this machine's "
-        "(here; in the library no name)",
-        std::string(name).c_str(), device_names().c_str());
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "device \"%s\" is not known: there are %s, files that end in .json, and here (in "
+                 "the library "
+                 "NULL), this machine's",
+                 std::string(name).c_str(), device_names().c_str());
 }
 
 DeviceCosts costs_of_device(const ComputeDevice &device) {

@@ -82,13 +82,14 @@ Result<int64_t> read_kv_bytes(const BackendOptions &options) {
     return dtype_bytes(type);
 }
 
+// In f32 weights are widened.
 Result<Quantize> quantize_of(const BackendOptions &options) {
     Quantize quantize = Quantize::stored;
     for (const auto &[key, value] : options.extra) {
         if (key != "quantize") continue;
         ASSIGN_OR_RETURN(quantize, read_quantize(value));
     }
-    return quantize;
+    return options.compute_type == "f32" ? Quantize::none : quantize;
 }
 
 // element: bytes. padded: heads as on a GPU.
@@ -166,15 +167,21 @@ bool has_scaled(const Model &model, Quantize quantize) {
 }
 
 // Whether what the description says is enough.
-Status check_costs_known(const Model &model, const DeviceCosts &costs, Quantize quantize) {
-    const bool delta_by_channel =
-        std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
-            return std::holds_alternative<ChannelDeltaNet>(layer.mixer);
-        });
-    if (delta_by_channel || (model.state_size() > 0 && !costs.gpu)) {
+Status check_costs_known(const Model &model, const DeviceCosts &costs, const StepForm &form,
+                         Quantize quantize) {
+    const bool matrices =
+        std::any_of(model.layers.begin(), model.layers.end(),
+                    [](const Layer &layer) { return layer.linear_attention() != nullptr; });
+    if (model.state_size() > 0 && !costs.gpu) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
-                     "layers with a state are not predicted %s: what they take is not known",
-                     costs.gpu ? "where they decay by channel" : "on a CPU");
+                     "layers with a state are not predicted on a CPU: what they take is not known");
+    }
+    if (matrices && !form.state_chunks) {
+        return error(
+            BATCHLLM_ERROR_UNSUPPORTED,
+            "layers with a state are not predicted where prompts go through them token by "
+            "token (reproducible, heads of other sizes than 128, Mamba-2 in f16 or with "
+            "other sizes than 64 and 128, decays by channel): what they take is not known");
     }
     if (!costs.gpu || quantize == Quantize::none) return {};
     bool packed = false;
@@ -200,15 +207,15 @@ Status take_device(const Model *model, DeviceCosts costs, const BackendOptions &
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "backend_options: device needs a model (model_dir)");
     }
-    RETURN_IF_ERROR(check_costs_known(*model, costs, types.quantize));
+    const StepForm form =
+        form_on_gpu(*model, options.compute_type, options.reproducible, types.quantize);
+    RETURN_IF_ERROR(check_costs_known(*model, costs, form, types.quantize));
     if (model->ranks > 1 && costs.link_bandwidth == 0) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "tensor_parallel: the description of %s has no link_bandwidth",
                      costs.name.c_str());
     }
     out->page_tokens = costs.page_tokens;
-    const StepForm form =
-        form_on_gpu(*model, options.compute_type, options.reproducible, types.quantize);
     out->step_tokens = step_tokens_on(costs, *model, form);
     const int64_t left = std::max<int64_t>(0, bytes_left(costs, *model, options, types));
     BackendOptions share = options;
@@ -285,8 +292,9 @@ Result<SimOptions> read_sim_options(const Model *model, const BackendOptions &op
         ASSIGN_OR_RETURN(const bool read, read_state_option(key, value, model, &out.states));
         if (!read) others.emplace_back(key, value);
     }
+    if (options.reproducible) RETURN_IF_ERROR(check_reproducible(out.states));
+    ASSIGN_OR_RETURN(const Quantize quantize, quantize_of(options));
     if (device) {
-        ASSIGN_OR_RETURN(const Quantize quantize, quantize_of(options));
         const CostTypes types{kv_bytes, out.states.type, quantize};
         RETURN_IF_ERROR(take_device(model, *std::move(device), options, types, &out));
         out.adapter_costs.emplace(*whole, out.ranks);
