@@ -355,15 +355,6 @@ class Finder {
 
 } // namespace
 
-bool may_be_stacked(const ScaleScheme &scheme, const Tensor &tensor) {
-    const bool stacked = tensor.stored_stack > 0;
-    if (scheme.four_bits == FourBitForm::mxfp4_experts) return stacked;
-    // ModelOpt's.
-    const bool whole = scheme.four_bits == FourBitForm::none && scheme.kind == ScaleKind::tensor;
-    const bool stacks = scheme.four_bits == FourBitForm::nvfp4 || whole;
-    return !stacked || (stacks && tensor.stored_transposed);
-}
-
 std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme) {
     if (scheme.four_bits == FourBitForm::nvfp4 && tensor.stored_stack > 0) return tensor.name;
     if (scheme.four_bits == FourBitForm::mxfp4_experts) return tensor.name + "_blocks";

@@ -310,6 +310,15 @@ Groups groups_of(const Tensor &tensor) {
     return {first, last - first + 1};
 }
 
+bool may_be_stacked(const ScaleScheme &scheme, const Tensor &tensor) {
+    const bool stacked = tensor.stored_stack > 0;
+    if (scheme.four_bits == FourBitForm::mxfp4_experts) return stacked;
+    // ModelOpt's.
+    const bool whole = scheme.four_bits == FourBitForm::none && scheme.kind == ScaleKind::tensor;
+    const bool stacks = scheme.four_bits == FourBitForm::nvfp4 || whole;
+    return !stacked || (stacks && tensor.stored_transposed);
+}
+
 std::optional<ScaleScheme> described_e4m3(const Model &model, const Tensor &tensor) {
     if (tensor.columns <= 1 || model.quantization == nullptr) return std::nullopt;
     const auto scheme = described_scheme(model, tensor);

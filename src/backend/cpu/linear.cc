@@ -3,8 +3,10 @@
 #include <dnnl.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <execinfo.h>
 #include <mutex>
 #include <new>
 #include <random>
@@ -50,25 +52,39 @@ void need_memory(size_t bytes) {
     std::free(probe);
 }
 
-void reorder(dnnl::memory &from, dnnl::memory &to, dnnl::stream *stream) {
-    const dnnl::reorder primitive(from, to);
-    const HeldSignals held;
-    primitive.execute(*stream, from, to);
-    stream->wait();
-}
-
 constexpr size_t kExecuteBytes = size_t{32} << 10; // for a call with a primitive that exists
 constexpr size_t kCreateBytes = size_t{1} << 20;   // for creating one
 // For its code, of which oneDNN maps 256 KiB for each kernel, in several threads at once.
 constexpr size_t kCodeBytes = size_t{16} << 20;
+// The first product in f32 makes the code of all on processors with AVX2 alone.
+constexpr size_t kFirstCodeBytes = size_t{48} << 20;
 
 // Before a primitive is created. The heap may have room that the address space does not have.
-void need_memory_to_create() {
+void need_memory_to_create(size_t code_bytes = kCodeBytes) {
     need_memory(kCreateBytes);
-    void *probe = ::mmap(nullptr, kCodeBytes, PROT_READ | PROT_WRITE,
+    void *probe = ::mmap(nullptr, code_bytes, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (probe == MAP_FAILED) throw std::bad_alloc();
-    ::munmap(probe, kCodeBytes);
+    ::munmap(probe, code_bytes);
+}
+
+// An exception from oneDNN passes glibc's pthread_once, which loads the unwinder for that and ends the process where no
+// memory is left to do so. This loads it before.
+void load_unwinder() {
+    void *frame = nullptr;
+    (void)::backtrace(&frame, 1);
+}
+
+// One thread at a time creates one, so that others do not take the memory that was just found.
+void reorder(dnnl::memory &from, dnnl::memory &to, dnnl::stream *stream) {
+    static std::mutex creating;
+    std::unique_lock lock(creating);
+    need_memory_to_create();
+    const dnnl::reorder primitive(from, to);
+    lock.unlock();
+    const HeldSignals held;
+    primitive.execute(*stream, from, to);
+    stream->wait();
 }
 
 // How many threads a matrix is divided for if their actual number must not matter.
@@ -121,8 +137,9 @@ struct Linear::Impl {
     bool reproducible;
     dnnl::engine engine{dnnl::engine::kind::cpu, 0};
     std::vector<dnnl::stream> streams; // [threads]
-    std::vector<Buffer> tiles;         // [threads] kBlockRows * the widest slice, floats
-    std::vector<Buffer> scratchpads;   // [threads]
+    std::atomic<bool> has_executed = false;
+    std::vector<Buffer> tiles;       // [threads] kBlockRows * the widest slice, floats
+    std::vector<Buffer> scratchpads; // [threads]
     std::map<std::tuple<int64_t, int64_t, int64_t>, Primitive> primitives; // by M, N, K
     LowRankProducts low_rank;
     std::map<std::tuple<int64_t, int64_t>, Sizes> sizes; // by N, K, for shapes that may not use all
@@ -163,7 +180,11 @@ struct Linear::Impl {
     }
 
     void execute(const Primitive &made, std::byte *input, std::byte *matrix, size_t thread) {
-        need_memory(kExecuteBytes);
+        if (has_executed) {
+            need_memory(kExecuteBytes);
+        } else {
+            need_memory_to_create(kFirstCodeBytes);
+        }
         const dnnl::memory from(made.input, engine, input);
         const dnnl::memory weights(made.weights, engine, matrix);
         const dnnl::memory to(made.output, engine, tiles[thread].data());
@@ -173,6 +194,7 @@ struct Linear::Impl {
                                               {DNNL_ARG_WEIGHTS, weights},
                                               {DNNL_ARG_DST, to},
                                               {DNNL_ARG_SCRATCHPAD, scratchpad}});
+        if (!has_executed) has_executed = true;
     }
 
     // [n, k] in the layout of primitives, whose padding is zero.
@@ -266,6 +288,7 @@ Linear::~Linear() = default;
 Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, bool reproducible,
                                                const Kernels *kernels) {
     try {
+        load_unwinder();
         need_memory_to_create();
         auto impl = std::make_unique<Impl>();
         impl->compute = compute;
