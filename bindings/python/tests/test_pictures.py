@@ -86,6 +86,12 @@ class Pictures(unittest.TestCase):
             stats = made.stats()
             self.assertGreater(stats.row_pictures, stats.picture_loads)
 
+    def assert_near(self, found, wanted):
+        """The last bits may differ with the rows of a step (docs/reproducible.md)."""
+        self.assertEqual(len(found), len(wanted))
+        for one, two in zip(found, wanted):
+            self.assertAlmostEqual(one, two, delta=1e-4 * max(1, abs(two)))
+
     def test_every_task_takes_pictures(self):
         row, other = ROWS[0], ROWS[1]  # the same question about two pictures
         texts, images = [row["text"], other["text"], None], [BYTES[row["pictures"][0]], BYTES[other["pictures"][0]], None]
@@ -102,20 +108,21 @@ class Pictures(unittest.TestCase):
 
             self.assertEqual(asyncio.run(collect()), tokens)
             vectors = made.embed(texts, images=images, add_special=False, on_error="return").tolist()
-            self.assertEqual(made.embed(chats, images=images, on_error="return").tolist()[:2], vectors[:2])
+            for one, two in zip(made.embed(chats, images=images, on_error="return").tolist()[:2], vectors[:2]):
+                self.assert_near(one, two)
             self.assertNotEqual(vectors[0], vectors[1])
             scored = made.score(texts, ends, add_special=False, images=images)
             self.assertEqual([result.ok for result in scored], [True, True, False])
             for rows, pictures in ((chats, images), (named, None)):
                 found = made.score(rows, ends, images=pictures)
-                self.assertEqual(found.scores.tolist(), scored.scores.tolist())
+                self.assert_near(found.scores.tolist(), scored.scores.tolist())
             generated = made.generate(texts[:2], batchllm.SamplingParams(max_tokens=2, add_special=False, logprobs=0), images=images[:2])
             again = made.score(texts[:2], [[one.text] for one in generated], add_special=False, images=images[:2])
             for one, two in zip(generated, again):
                 if len(two.score_logprobs[0]) == len(one.tokens):  # else its text is cut otherwise
                     self.assertAlmostEqual(sum(one.logprobs), two.scores[0], places=3)
             ranks = made.rerank(texts[:2], *ends, add_special=False, images=images[:2])
-            self.assertEqual(ranks, made.rerank(chats[:2], *ends, images=images[:2]))
+            self.assert_near(ranks, made.rerank(chats[:2], *ends, images=images[:2]))
             for few in (images[:2], images + [None]):
                 with self.assertRaisesRegex(ValueError, "images of"):
                     made.score(texts, ends, images=few)
