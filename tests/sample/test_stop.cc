@@ -1,8 +1,8 @@
 // Stop strings in streamed text, compared with a search of the whole text.
 #include <algorithm>
-#include <chrono>
 #include <random>
 
+#include "processor_time.h"
 #include "sample/stop.h"
 #include "testing.h"
 
@@ -143,15 +143,14 @@ void long_stop_strings_take_linear_time(void **) {
     const StopStrings strings(stops);
     StopScanner scanner(strings);
     std::string text;
-    const auto start = std::chrono::steady_clock::now();
     const size_t bytes = 4'000'000;
-    for (size_t i = 0; i < bytes; i += 4) assert_false(scanner.push("aaaa", &text));
-    scanner.finish(&text);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = processor_seconds(1, [&] {
+        for (size_t i = 0; i < bytes; i += 4) assert_false(scanner.push("aaaa", &text));
+        scanner.finish(&text);
+    });
     assert_int_equal(text.size(), bytes);
     print_message("%.0f ns a byte\n", seconds / static_cast<double>(bytes) * 1e9);
-    assert_true(seconds < 10);
+    assert_true(seconds < 60); // two with sanitizers
 }
 
 } // namespace

@@ -1,9 +1,9 @@
 // src/table: templates, the order of fields, prompts.
 #include <algorithm>
-#include <ctime>
 #include <numeric>
 #include <random>
 
+#include "processor_time.h"
 #include "seed.h"
 #include "table/field_order.h"
 #include "table/table.h"
@@ -212,19 +212,20 @@ void the_exact_order_is_the_best_of_all_orders(void **) {
 // Nearly equal rows have the most subsets to examine.
 void a_small_table_takes_no_time(void **) {
     std::mt19937_64 random(seed_of_run());
-    const std::clock_t start = std::clock();
-    for (const uint64_t rarity : {3, 30, 1000}) {
-        std::vector<CellColumn> cells(exact_columns);
-        for (size_t c = 0; c < exact_columns; ++c) {
-            cells[c].lengths = {10, 11};
-            for (size_t r = 0; r < static_cast<size_t>(exact_rows); ++r) {
-                const bool other = random() % rarity == 0 || (rarity == 30 && r == c);
-                cells[c].codes.push_back(other ? 1 : 0);
+    const double seconds = processor_seconds(1, [&] {
+        for (const uint64_t rarity : {3, 30, 1000}) {
+            std::vector<CellColumn> cells(exact_columns);
+            for (size_t c = 0; c < exact_columns; ++c) {
+                cells[c].lengths = {10, 11};
+                for (size_t r = 0; r < static_cast<size_t>(exact_rows); ++r) {
+                    const bool other = random() % rarity == 0 || (rarity == 30 && r == c);
+                    cells[c].codes.push_back(other ? 1 : 0);
+                }
             }
+            assert_permutations(best_order(cells), static_cast<size_t>(exact_rows), exact_columns);
         }
-        assert_permutations(best_order(cells), static_cast<size_t>(exact_rows), exact_columns);
-    }
-    assert_true(std::clock() - start < CLOCKS_PER_SEC);
+    });
+    assert_true(seconds < 10); // a hundredth of one
 }
 
 void every_search_gives_each_row_and_field_once(void **) {
@@ -295,26 +296,21 @@ void a_search_ends_soon_after_it_is_told_to_stop(void **) {
         column.lengths.assign(3000, 20);
     }
     int asked = 0;
-    const auto start = std::clock();
-    best_order(cells, [&] {
-        ++asked;
-        return true;
+    const double at_once = processor_seconds(1, [&] {
+        best_order(cells, [&] {
+            ++asked;
+            return true;
+        });
     });
-    const auto stopped_at_once = std::clock() - start;
     assert_int_equal(asked, 1);
     asked = 0;
-    const auto again = std::clock();
-    best_order(cells, [&] { return ++asked > 3; });
-    const auto stopped_later = std::clock() - again;
+    const double later =
+        processor_seconds(1, [&] { best_order(cells, [&] { return ++asked > 3; }); });
     assert_int_equal(asked, 4); // not asked again once it has returned true
-    const auto whole_start = std::clock();
-    assert_permutations(best_order(cells), 100000, 6);
-    const auto whole = std::clock() - whole_start;
-    if (3 * std::max(stopped_at_once, stopped_later) > whole) {
-        fail_msg("stopped after %ld and %ld, all of it took %ld",
-                 static_cast<long>(stopped_at_once), static_cast<long>(stopped_later),
-                 static_cast<long>(whole));
-    }
+    const double whole =
+        processor_seconds(1, [&] { assert_permutations(best_order(cells), 100000, 6); });
+    if (3 * std::max(at_once, later) > whole)
+        fail_msg("stopped after %.3f and %.3f s, all of it took %.3f", at_once, later, whole);
 }
 
 // Plans and resumed jobs rely on this: the order depends only on rows and template, not on the
@@ -370,7 +366,7 @@ void a_table_that_is_stopped_says_so(void **) {
 // Values whose hashes collide if the hash has no seed: each would be compared with all previous
 // ones.
 void values_made_to_meet_take_no_longer_than_others(void **) {
-    constexpr size_t count = 12000;
+    constexpr size_t count = cases(12000, 3000);
     constexpr uint64_t places = (1u << 15) - 1;
     const auto column_of = [](bool meet) {
         std::vector<std::string> cells;
@@ -384,19 +380,13 @@ void values_made_to_meet_take_no_longer_than_others(void **) {
     std::vector<int64_t> rows(count);
     std::iota(rows.begin(), rows.end(), 0);
     const auto took = [&](const Cells &cells) {
-        auto least = std::clock() * 0 + 1000000000;
-        for (int i = 0; i < 3; ++i) {
-            const auto start = std::clock();
-            assert_int_equal(encode_cells(cells.view(), rows, 0).values(), count);
-            least = std::min(least, std::clock() - start);
-        }
-        return std::max<std::clock_t>(least, 200);
+        return std::max(2e-4, processor_seconds(3, [&] {
+                            assert_int_equal(encode_cells(cells.view(), rows, 0).values(), count);
+                        }));
     };
-    const auto meeting = took(column_of(true)), others = took(column_of(false));
-    if (meeting > 10 * others) {
-        fail_msg("%ld for values that meet, %ld for others", static_cast<long>(meeting),
-                 static_cast<long>(others));
-    }
+    const double meeting = took(column_of(true)), others = took(column_of(false));
+    if (meeting > 10 * others)
+        fail_msg("%.5f s for values that meet, %.5f for others", meeting, others);
 }
 
 } // namespace
