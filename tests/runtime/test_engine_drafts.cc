@@ -121,10 +121,13 @@ void compare(const Golden &golden, const Way &way, const Outcome &with, const Ou
 void rows_have_the_tokens_that_they_have_without_drafts(void **) {
     DraftWork all;
     int64_t preemptions = 0, stopped = 0;
+    size_t model = 0;
     for (const char *name : {"llama3_gqa_sharded_bf16", "mistral_window_bf16", "qwen2_window_bf16",
                              "gpt_oss_bf16", "deepseek_v2_lite_bf16"}) {
         const Golden golden = read_golden(std::string("golden/") + name);
+        size_t number = model++;
         for (Way way : ways()) {
+            if (left_to_other_ways(number++, 0)) continue;
             const Outcome without = run(golden, way, Drafts::off);
             assert_int_equal(without.drafts.proposed, 0);
             const Outcome with = run(golden, way, Drafts::always);
@@ -143,7 +146,7 @@ void rows_have_the_tokens_that_they_have_without_drafts(void **) {
     }
     print_message("%d tokens proposed, %d accepted, %d preemptions, %d stopped\n",
                   int(all.proposed), int(all.accepted), int(preemptions), int(stopped));
-    assert_true(all.accepted > 500 && all.proposed > all.accepted);
+    assert_true(all.accepted > cases(500, 150) && all.proposed > all.accepted);
     assert_true(preemptions > 0 && stopped > 0);
 }
 
