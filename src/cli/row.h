@@ -46,7 +46,8 @@ struct RowRecord {
     std::string id;    // JSON: a string or a number; "null" if the line could not be read
     std::string model; // completions, chat, embeddings: as the row states it
     RowFormat format = RowFormat::plain;
-    int64_t most_tokens = 0; // that all its samples may generate together
+    int64_t most_tokens = 0;      // that all its samples may generate together
+    int32_t prompt_logprobs = -1; // batchllm_params
 };
 
 struct RowError {

@@ -225,6 +225,7 @@ Status RunJob::add_window(Window window) {
     for (size_t i = 0; i < window.lines.size(); ++i) {
         if (static_cast<int64_t>(i) < window.generated) {
             window.records[i].most_tokens = window.params[i]->most_tokens();
+            window.records[i].prompt_logprobs = window.params[i]->prompt_logprobs;
             open_most_tokens_ += window.records[i].most_tokens;
         }
         records_.emplace(window.lines[i], std::move(window.records[i]));

@@ -318,6 +318,20 @@ class Parameters(ProgramTest):
         self.assertGreater(len({tuple(s["tokens"]) for s in samples}), 1)
         self.assertNotIn("samples", results["good"])
 
+    def test_prompt_logprobs_of_a_prompt_of_one_token_are_an_empty_list(self):
+        one = dict(GOOD, tokens=[5])
+        rows = [dict(one, id=1, prompt_logprobs=0), dict(one, id=2, prompt_logprobs=2), dict(one, id=3),
+                dict(one, id=4, prompt_logprobs=1, n=2, temperature=1), dict(one, id=5, tokens=[5, 6], prompt_logprobs=1)]
+        results = by_id(self.run_rows(rows))
+        self.assertEqual(results[1]["prompt_logprobs"], [])
+        self.assertNotIn("prompt_top_logprobs", results[1])
+        self.assertEqual((results[2]["prompt_logprobs"], results[2]["prompt_top_logprobs"]), ([], []))
+        self.assertNotIn("prompt_logprobs", results[3])
+        first, second = results[4]["samples"]
+        self.assertEqual((first["prompt_logprobs"], first["prompt_top_logprobs"]), ([], []))
+        self.assertNotIn("prompt_logprobs", second)
+        self.assertEqual([len(results[5][name]) for name in ("prompt_logprobs", "prompt_top_logprobs")], [1, 1])
+
     def test_logprobs_of_the_chosen_and_the_likeliest(self):
         rows = [dict(GOOD, id=1, logprobs=2), dict(GOOD, id=2, logprobs=0), dict(GOOD, id=3),
                 dict(GOOD, id=4, logprobs=True)]
