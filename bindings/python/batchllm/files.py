@@ -23,7 +23,20 @@ from .errors import (
     check_existing,
 )
 from .file_figures import Figures
-from .file_formats import Reader, Writer, can_write, check_writable, format_of, is_remote, listed, open_reader, source_of, taken
+from .file_formats import (
+    Reader,
+    Writer,
+    as_written,
+    can_write,
+    check_writable,
+    format_of,
+    is_remote,
+    listed,
+    open_reader,
+    source_of,
+    taken,
+    written_type,
+)
 from .file_identity import identity_of
 from .file_results import FileResults, open_results
 from .file_rows import Prompts, ResultColumns, check_adapters, check_continuations
@@ -250,7 +263,8 @@ def _output_schema(reader: Reader, passed: Sequence[str], wanted: ResultColumns,
             )
     own = [reader.given.field(name) for name in passed]
     own = [one if can_write(format_, one) else reader.schema.field(one.name) for one in own]
-    return arrow.schema([*own, *(arrow.field(name, kind) for name, _, kind in made)], reader.given.metadata)
+    results = [arrow.field(name, written_type(format_, kind)) for name, _, kind in made]
+    return arrow.schema([*own, *results], reader.given.metadata)
 
 
 class _Plans:
@@ -374,7 +388,8 @@ class _Run:
         own = [taken(given.column(name), rows, schema.field(name).type) for name in self._passed]
         errors = results.column(self._wanted.prefix + "error").is_valid().to_pylist()
         failed = len({tag for tag, bad in zip(tags, errors) if bad})
-        table = self._arrow.table([*own, *results.columns[1:]], schema=schema)
+        made = [as_written(column, schema.field(name).type) for name, column in zip(results.column_names[1:], results.columns[1:])]
+        table = self._arrow.table([*own, *made], schema=schema)
         if not self._wanted.constrained:
             return table, failed, 0
         reasons = results.column(self._wanted.prefix + "finish_reason").to_pylist()

@@ -1,6 +1,7 @@
 """Files of rows in and out: formats, columns, errors, and jobs that are killed, stopped and resumed."""
 
 import contextlib
+import csv
 import importlib.util
 import json
 import os
@@ -156,8 +157,9 @@ class Formats(Files):
             source = write(self.path("nulls.parquet"), pyarrow.table({"prompt": pyarrow.array([None, None], pyarrow.string())}))
             for samples in ("rows", "lists"):
                 self.assertEqual(run_files(engine, source, self.path(f"{samples}_n.parquet"), params=params, samples=samples).failed, 2)
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "'logprobs' has lists .* which CSV has not"):
-                run_files(engine, source, self.path("out.csv"), params=params)
+            run_files(engine, source, self.path("out.csv"), params=params)
+            written = read(self.path("out.csv"))
+            self.assertEqual([json.loads(one) for one in written["logprobs"].to_pylist()], [[], [], [], []])
 
     def test_rows_are_embedded(self):
         source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["one", None, "three"]}))
@@ -239,6 +241,31 @@ class Formats(Files):
             self.assertEqual(row["label"], labels[best])
             self.assertAlmostEqual(row["score"], one["probabilities"][best], delta=1e-4)
             self.assertEqual(len(row["probabilities"]), len(labels))
+
+    def test_lists_of_results_are_json_in_csv(self):
+        model = pathlib.Path(__file__).parents[3] / "tests/golden/embedding/qwen3_labels_bf16"
+        source = write(self.path("in.parquet"), pyarrow.table({"id": [7, 8], "prompt": pyarrow.array([[5, 6], None], pyarrow.list_(pyarrow.int32()))}))
+        with batchllm.Engine(model, backend="cpu", compute_type="f32") as engine:
+            run_files(engine, source, self.path("out.csv"), task="classify", columns=["id"])
+            run_files(engine, source, self.path("out.parquet"), task="classify", columns=["id"])
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "'prompt' has lists .* write Parquet or Arrow, or name the columns to pass through"):
+                run_files(engine, source, self.path("none.csv"), task="classify")
+        with open(self.path("out.csv"), newline="", encoding="utf-8") as file:
+            good, bad = csv.DictReader(file)
+        expected = read(self.path("out.parquet")).to_pylist()[0]
+        self.assertEqual((good["label"], json.loads(good["probabilities"])), (expected["label"], expected["probabilities"]))
+        self.assertEqual((bad["probabilities"], bad["label"]), ("", ""))
+        self.assertIn("ROW_NULL", bad["error"])
+        source = write(self.path("toys.csv"), pyarrow.table({"prompt": ["one", "two"]}))
+        schema = {"type": "object", "properties": {"n": {"enum": [12, 345]}}, "required": ["n"], "additionalProperties": False}
+        params = SamplingParams(max_tokens=40, json_schema=schema, n=2, temperature=1.0, logprobs=0)
+        with batchllm.Engine(MODEL) as engine:
+            run_files(engine, source, self.path("toys.out.csv"), params=params, parsed=True)
+            run_files(engine, source, self.path("lists.csv"), params=params, samples="lists")
+        for row in read(self.path("toys.out.csv")).to_pylist():
+            self.assertEqual(json.loads(row["parsed"]), json.loads(row["text"]))
+            self.assertGreater(len(json.loads(row["logprobs"])), 2)
+        self.assertEqual([len(json.loads(row["text"])) for row in read(self.path("lists.csv")).to_pylist()], [2, 2])
 
     def test_rows_are_scored_by_the_same_or_by_their_own_continuations(self):
         table = pyarrow.table({"prompt": ["one", "two", None, "four"], "ends": [["a", "bc"], ["d"], ["e"], None]})
