@@ -146,6 +146,9 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
         ->type_name("DIR");
     CLI::Option *resume =
         run->add_flag("--resume", options->resume, "continue an interrupted output");
+    run->add_flag("--retry-failed", options->retry_failed,
+                  "with --resume: run rows again whose lines have an error")
+        ->needs(resume);
     run->add_flag("--force", options->force, "overwrite an existing output")->excludes(resume);
     add_engine(run, &options->engine);
     add_prediction(run, &options->prediction);

@@ -63,6 +63,7 @@ struct RunOptions {
     PredictionChoice prediction;
     std::string output;
     bool resume = false;
+    bool retry_failed = false; // with resume
     bool force = false;
     uint64_t seed = 0;
     int64_t window_tokens = int64_t{32} << 20;

@@ -138,9 +138,10 @@ Result<OutputFile> open_output(const RunOptions &options, bool resumable) {
     batchllm_journal_options journal;
     batchllm_journal_options_init(&journal, sizeof journal);
     journal.output_path = options.output.c_str();
-    journal.existing = options.force    ? BATCHLLM_JOURNAL_OVERWRITE
-                       : options.resume ? BATCHLLM_JOURNAL_RESUME
-                                        : BATCHLLM_JOURNAL_REFUSE;
+    journal.existing = options.force          ? BATCHLLM_JOURNAL_OVERWRITE
+                       : options.retry_failed ? BATCHLLM_JOURNAL_RETRY
+                       : options.resume       ? BATCHLLM_JOURNAL_RESUME
+                                              : BATCHLLM_JOURNAL_REFUSE;
     journal.keep_state = resumable ? 1 : 0;
     journal.input_path = options.in.input == "-" ? "/dev/stdin" : options.in.input.c_str();
     if (!options.in.model.empty()) journal.model_dir = options.in.model.c_str();

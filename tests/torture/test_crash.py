@@ -95,6 +95,42 @@ class Killed(Crash):
                 self.resume(self.output, f"{kind} {k}")
 
 
+    def test_killed_while_it_drops_the_lines_of_failed_rows(self):
+        # A job that is done, one of whose lines has an error in the middle; and one that was interrupted behind it.
+        self.assertEqual(self.job(self.output).returncode, 3)
+        shutil.copytree(self.directory, self.directory / "done", ignore=shutil.ignore_patterns("done", "half"))
+        failed = [i for i, row in enumerate(self.read_output()) if "error" in row]
+        self.assertEqual(len(failed), 1)
+        with open(self.output, "rb+") as file:
+            whole = file.readlines()
+            file.truncate(sum(map(len, whole[: failed[0] + 3])) + 5)
+        shutil.copytree(self.directory, self.directory / "half", ignore=shutil.ignore_patterns("done", "half"))
+        tried = 0
+        for folder in ("done", "half"):
+            for kind in CHANGES:
+                for k in range(1, 200):
+                    for how in ["kill", "torn"] if kind == "write" else ["kill"]:
+                        for path in self.directory.glob("out.jsonl*"):
+                            path.unlink()
+                        for path in (self.directory / folder).glob("out.jsonl*"):
+                            shutil.copyfile(path, self.directory / path.name)
+                        done = self.job(self.output, "--resume", "--retry-failed", BATCHLLM_FAULTS=f"{kind}:{k}:{how}")
+                        if done.returncode == 3:
+                            break
+                        self.assertEqual(done.returncode, -9, done.stderr)
+                        tried += 1
+                        again = ["--retry-failed"] if tried % 2 else []
+                        left = self.job(self.output, "--resume", *again)
+                        self.assertEqual(left.returncode, 3, f"{folder} {kind} {k} {how} {again}: {left.stderr.decode()}")
+                        self.assertEqual(comparable(self.read_output()), self.expected, f"{folder} {kind} {k} {how}")
+                        # What a killed run has left does no harm, and the state fits.
+                        self.resume(self.output, f"{folder} {kind} {k} {how}, again")
+                    if done.returncode == 3:
+                        break
+        self.assertGreater(tried, 20)
+        print(f"killed {tried} times")
+
+
 class Change:
     """One call of the record."""
 
