@@ -39,6 +39,7 @@ from .file_formats import (
 )
 from .file_identity import identity_of
 from .file_results import FileResults, open_results
+from .file_retry import begin_again, check_retry
 from .file_rows import Prompts, ResultColumns, check_adapters, check_continuations
 from .frames import optional
 from .mistakes import mistake_of
@@ -98,6 +99,7 @@ def run_files(
     adapters: Union[Mapping[str, Directory], Directory, None] = None,
     resume: bool = False,
     force: bool = False,
+    retry_failed: bool = False,
     chunk_rows: int = 65536,
     input_format: Optional[str] = None,
     output_format: Optional[str] = None,
@@ -136,6 +138,8 @@ def run_files(
     adapter_column: the column that names each row's adapter. Null: params.adapter, "": none. A row whose adapter is unknown
     or cannot be loaded gets the error ROW_ADAPTER. adapters: as in `Engine`, if engine is a model's directory.
     resume: continues an interrupted job, or begins one if there is none. force: starts over. Not both.
+    retry_failed: with resume, the rows of a finished job that failed run again, whatever their error. The output is
+    replaced when they are done. Not for CSV and URLs.
     chunk_rows: how many rows are planned together, held in memory together and written as a row group.
     input_format, output_format: "parquet", "csv" or "arrow", if the file name does not say.
     storage_options: for fsspec.
@@ -149,6 +153,8 @@ def run_files(
     Whatever stops the run (Ctrl-C, a full disk) is raised; the results so far are kept for `resume`.
     """
     check_existing(resume, force)
+    if retry_failed and not resume:
+        raise ValueError("retry_failed is for a job that continues: give resume=True too")
     if params is not None and not isinstance(params, SamplingParams):
         raise TypeError(f"params is one {type(params).__name__}: SamplingParams are expected, the same for all rows")
     if engine_options and isinstance(engine, Engine):
@@ -163,6 +169,8 @@ def run_files(
         raise ValueError(f"samples is {samples!r}: it is 'rows' or 'lists'")
     source, target = source_of(input), os.fspath(output)
     kinds = format_of(source, input_format, "input_format"), format_of(target, output_format, "output_format")
+    if retry_failed:
+        check_retry(target, kinds[1])
     job_task = Task(task, pooling, normalize, dimensions, continuations, continuations_column)
     wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists", job_task, parsed)
     if wanted.lists and not job_task.generates:
@@ -215,6 +223,10 @@ def run_files(
             engine = opened = Engine(engine, **options)
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, adapter_column, storage_options)
         results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
+        if retry_failed and (results.complete() or (0, 0))[1] > 0:
+            results.close()
+            begin_again(target, kinds[1], wanted, chunk_rows, job)
+            results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
         if engine._pictures is not None:  # messages may name pictures too
             results.use_pictures(engine._pictures)
         complete = results.complete()
