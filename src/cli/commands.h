@@ -26,7 +26,8 @@ struct InputOptions {
     AdapterOptions adapters;
     std::vector<std::string> images; // folders of pictures
     TemplateOptions prompt;
-    std::vector<NamedPath> files; // whose text is the value of an option: a template, a schema
+    std::vector<NamedPath> files;     // whose text is the value of an option: a template, a schema
+    std::vector<std::string> columns; // keys that pass through to the results
     bool ignore_unknown_keys = false;
     int64_t max_line_bytes = int64_t{256} << 20;
     int32_t threads = 0;

@@ -129,7 +129,7 @@ void append_plain(std::string *out, const OutputOptions &options, int64_t line,
                   const RowRecord &record, const batchllm_results &results, int64_t first,
                   int64_t count) {
     JsonObject object(out);
-    object.raw("id", record.id);
+    object.raw("id", record.id).members(record.columns);
     int64_t completion = 0;
     for (int64_t i = first; i < first + count; ++i) completion += completion_tokens(results, i);
     if (count == 1) {
@@ -157,7 +157,7 @@ class BatchAnswer {
         : out_(out), answer_(out) {
         const std::string number = std::to_string(line);
         answer_.field("id", std::string_view("batch_req_" + number)).raw("custom_id", record.id);
-        answer_.key("response");
+        answer_.members(record.columns).key("response");
         *out_ += "{\"status_code\":" + std::to_string(status_code) + ",\"request_id\":\"req_" +
                  number + "\",\"body\":";
     }
@@ -324,7 +324,8 @@ void append_embedding(std::string *out, const OutputOptions &options, int64_t li
 void append_plain_failure(std::string *out, int64_t line, const RowRecord &record,
                           const RowError &error, int64_t prompt_tokens) {
     JsonObject object(out);
-    object.raw("id", record.id).field("text", "").raw("tokens", "[]");
+    object.raw("id", record.id).members(record.columns);
+    object.field("text", "").raw("tokens", "[]");
     object.field("finish_reason", "error").key("error");
     append_error(out, line, error);
     append_usage(&object, out, prompt_tokens, 0, 0);

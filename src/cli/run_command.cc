@@ -111,6 +111,7 @@ Result<OptionParts> option_parts(const RunOptions &options) {
         for (const std::string &folder : options.in.images) folders += folder + '\n';
         add("images", std::string_view(folders));
     }
+    if (!options.in.columns.empty()) add_list("columns", options.in.columns);
     add("ignore-unknown-keys", options.in.ignore_unknown_keys);
     add("max-line-bytes", options.in.max_line_bytes);
     return parts;

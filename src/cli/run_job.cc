@@ -122,6 +122,7 @@ Status RunJob::run(LineReader input) {
     row_options.defaults = defaults;
     row_options.constraints = &*constraints_;
     row_options.adapters = &*adapters_;
+    row_options.columns = options_.in.columns;
     row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
     if (options_.in.prompt.used()) {
         row_options.table = std::make_shared<TableRenderer>(options_.in.prompt);

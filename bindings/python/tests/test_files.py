@@ -317,7 +317,7 @@ class Formats(Files):
             self.assertEqual(run(f"out.{kind}", large, 0, 0), ["17", "5", "17"])
             names = [f"out.{kind}", f"out.{kind}.state"]
             kept = {name: pathlib.Path(self.path(name)).read_bytes() for name in names}
-            for end in range(1, 13) if kind == "parquet" else (0,):
+            for end in (4, 6, 7, 8, 9) if kind == "parquet" else (0,):  # within `begin_again`, and behind it
                 for name in self.left():
                     os.unlink(self.path(name))
                 for name in names:
