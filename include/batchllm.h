@@ -1446,11 +1446,12 @@ typedef struct batchllm_journal batchllm_journal;
 #define BATCHLLM_JOURNAL_REFUSE 0    /* an output that exists is an error */
 #define BATCHLLM_JOURNAL_RESUME 1    /* its job continues; if there is no output, the job starts */
 #define BATCHLLM_JOURNAL_OVERWRITE 2 /* the job starts over */
+#define BATCHLLM_JOURNAL_RETRY 3     /* RESUME, but rows that failed are not done. Only for lines */
 
 typedef struct batchllm_journal_options {
     uint32_t struct_size;
     int32_t kind;            /* BATCHLLM_JOURNAL_LINES (default) or _BLOCKS */
-    int32_t existing;        /* BATCHLLM_JOURNAL_REFUSE (default), _RESUME or _OVERWRITE */
+    int32_t existing;        /* BATCHLLM_JOURNAL_REFUSE (default), _RESUME, _OVERWRITE or _RETRY */
     int32_t keep_state;      /* nonzero (default); 0, only for lines: there is no state, and the
                                 output cannot be resumed */
     const char *output_path; /* "-": stdout. Lines may go to a pipe, a device or an open descriptor
@@ -1477,11 +1478,12 @@ BATCHLLM_API void batchllm_journal_options_init(batchllm_journal_options *option
 /* Opens a journal. A regular file is locked against other journals, in this process and others,
  * until the journal is destroyed. Nothing that exists is changed before the first call that appends
  * or syncs, except that RESUME removes blocks that were left behind when the job was complete. A
- * journal that is destroyed before leaves nothing behind.
+ * journal that is destroyed before leaves nothing behind. With RETRY, that call replaces the output
+ * by a file without the lines of rows that failed.
  * Errors: STATE if another run is writing to the output. JOURNAL_EXISTS with REFUSE, if there is an
- * output that is not empty. With RESUME: JOURNAL_MISMATCH for another job; JOURNAL_FORMAT if lines
- * of the output have been changed, or if there is an output and no state. INVALID_ARGUMENT if the
- * output is the input, or if it cannot be resumed or cannot appear in one piece and has to. */
+ * output that is not empty. With RESUME and RETRY: JOURNAL_MISMATCH for another job; JOURNAL_FORMAT
+ * if lines of the output have been changed, or if there is an output and no state. INVALID_ARGUMENT
+ * if the output is the input, or if it cannot be resumed or cannot appear in one piece and has to. */
 BATCHLLM_API int32_t batchllm_journal_open(const batchllm_journal_options *options,
                                            batchllm_journal **out);
 /* Does not sync. */

@@ -173,8 +173,9 @@ static int batchllm_arrow_make(const batchllm_results *r, batchllm_arrow_made *m
     return 1;
 }
 
-/* The struct of all columns that are not empty, as a pair of capsules. */
-static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm_arrow_made *made, PyObject *owner) {
+/* The struct of the columns of every result and of those that are asked for, by bit, as a pair of capsules. */
+static PyObject *batchllm_arrow_export(const batchllm_results *r, uint32_t asked, const batchllm_arrow_made *made,
+                                       PyObject *owner) {
     const int64_t n = r->count, tokens = r->logprob_offsets[n], tops = r->top_offsets[tokens];
     const int64_t prompts = r->prompt_logprob_offsets[n], prompt_tops = r->prompt_top_offsets[prompts];
     const int64_t scored = r->score_offsets[n], pieces = r->score_token_offsets[scored];
@@ -225,12 +226,10 @@ static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm
 #undef NUMBERS
 #undef LISTS
     enum { always = 9, most = sizeof all / sizeof *all };
-    const int64_t asked[most - always] = {tokens, tops, prompts, prompt_tops, scored, pieces, r->embedding_offsets[n],
-                                          r->label_offsets[n], r->label_offsets[n]};
     batchllm_arrow_field columns[most];
     batchllm_arrow_field table = {.name = "", .format = "+s", .count = n, .children = columns};
     for (int i = 0; i < most; ++i)
-        if (i < always || asked[i - always] > 0) columns[table.child_count++] = all[i];
+        if (i < always || asked >> (i - always) & 1) columns[table.child_count++] = all[i];
     struct ArrowArray *array = calloc(1, sizeof *array);
     struct ArrowSchema *schema = calloc(1, sizeof *schema);
     PyObject *array_capsule = array ? PyCapsule_New(array, "arrow_array", batchllm_arrow_drop_exported_array) : NULL;
@@ -257,14 +256,14 @@ static PyObject *batchllm_arrow_export(const batchllm_results *r, const batchllm
 }
 
 %inline %{
-/* Results as a pair of capsules: a struct array with a field for each column. */
-static PyObject *batchllm_arrow_write(const batchllm_results *OWNED, PyObject *owner) {
+/* Results as a pair of capsules: a struct array with a field for each column. asked: a bit for each of ASKED. */
+static PyObject *batchllm_arrow_write(const batchllm_results *OWNED, PyObject *owner, uint32_t asked) {
     batchllm_arrow_made made;
     if (!batchllm_arrow_make(OWNED, &made)) return NULL;
     PyObject *both = PyTuple_Pack(2, owner, made.block);
     Py_DECREF(made.block);
     if (!both) return NULL;
-    PyObject *capsules = batchllm_arrow_export(OWNED, &made, both);
+    PyObject *capsules = batchllm_arrow_export(OWNED, asked, &made, both);
     Py_DECREF(both);
     return capsules;
 }

@@ -35,7 +35,7 @@ Result<JournalOptions> read_options(const batchllm_journal_options *options) {
     ASSIGN_OR_RETURN(const batchllm_journal_options known,
                      api::over_defaults(options, default_options()));
     RETURN_IF_ERROR(need_one_of("kind", known.kind, BATCHLLM_JOURNAL_BLOCKS));
-    RETURN_IF_ERROR(need_one_of("existing", known.existing, BATCHLLM_JOURNAL_OVERWRITE));
+    RETURN_IF_ERROR(need_one_of("existing", known.existing, BATCHLLM_JOURNAL_RETRY));
     JournalOptions read;
     const auto text = [](const char *given) { return std::string(given == nullptr ? "" : given); };
     read.output = text(known.output_path);
@@ -52,6 +52,7 @@ Result<JournalOptions> read_options(const batchllm_journal_options *options) {
     using Existing = JournalOptions::Existing;
     read.existing = known.existing == BATCHLLM_JOURNAL_RESUME      ? Existing::resume
                     : known.existing == BATCHLLM_JOURNAL_OVERWRITE ? Existing::overwrite
+                    : known.existing == BATCHLLM_JOURNAL_RETRY     ? Existing::retry
                                                                    : Existing::refuse;
     read.blocks = known.kind == BATCHLLM_JOURNAL_BLOCKS;
     read.keep_state = known.keep_state != 0;

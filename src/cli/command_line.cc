@@ -1,7 +1,10 @@
 #include "cli/command_line.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -104,10 +107,56 @@ CLI::Option *named_file(CLI::Option *option) {
     });
 }
 
+// Keys of output lines (output_row.cc).
+constexpr std::string_view result_keys[] = {"id",
+                                            "custom_id",
+                                            "response",
+                                            "text",
+                                            "tokens",
+                                            "finish_reason",
+                                            "error",
+                                            "logprobs",
+                                            "samples",
+                                            "usage",
+                                            "top_logprobs",
+                                            "prompt_logprobs",
+                                            "scores",
+                                            "labels",
+                                            "embedding",
+                                            "prompt_top_logprobs",
+                                            "score_logprobs"};
+
+void add_columns(CLI::App *app, std::vector<std::string> *columns) {
+    app->add_option_function<std::string>(
+           "--columns",
+           [columns](const std::string &given) {
+               for (size_t begin = 0; begin <= given.size();) {
+                   const size_t end = std::min(given.find(',', begin), given.size());
+                   const std::string name = given.substr(begin, end - begin);
+                   begin = end + 1;
+                   const auto fail = [&](const char *what) {
+                       throw CLI::ValidationError("--columns", "\"" + name + "\" " + what);
+                   };
+                   if (name.empty()) fail("names no key");
+                   if (std::find(std::begin(result_keys), std::end(result_keys), name) !=
+                       std::end(result_keys)) {
+                       fail("is a key of the results");
+                   }
+                   if (std::find(columns->begin(), columns->end(), name) != columns->end()) {
+                       fail("is named twice");
+                   }
+                   columns->push_back(name);
+               }
+           },
+           "keys of the rows that their results have too")
+        ->type_name("A,B");
+}
+
 void add_input(CLI::App *app, InputOptions *options) {
     named_file(
         app->add_option("--input,-i", options->input, "rows, one JSON object per line; - is stdin"))
         ->required();
+    add_columns(app, &options->columns);
     app->add_flag("--ignore-unknown-keys", options->ignore_unknown_keys,
                   "ignore unknown keys of rows instead of reporting an error");
     add_size(app, "--max-line-bytes", &options->max_line_bytes, 1,
@@ -146,6 +195,9 @@ CLI::App *add_run(CLI::App *app, RunOptions *options) {
         ->type_name("DIR");
     CLI::Option *resume =
         run->add_flag("--resume", options->resume, "continue an interrupted output");
+    run->add_flag("--retry-failed", options->retry_failed,
+                  "with --resume: run rows again whose lines have an error")
+        ->needs(resume);
     run->add_flag("--force", options->force, "overwrite an existing output")->excludes(resume);
     add_engine(run, &options->engine);
     add_prediction(run, &options->prediction);

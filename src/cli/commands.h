@@ -26,7 +26,8 @@ struct InputOptions {
     AdapterOptions adapters;
     std::vector<std::string> images; // folders of pictures
     TemplateOptions prompt;
-    std::vector<NamedPath> files; // whose text is the value of an option: a template, a schema
+    std::vector<NamedPath> files;     // whose text is the value of an option: a template, a schema
+    std::vector<std::string> columns; // keys that pass through to the results
     bool ignore_unknown_keys = false;
     int64_t max_line_bytes = int64_t{256} << 20;
     int32_t threads = 0;
@@ -63,6 +64,7 @@ struct RunOptions {
     PredictionChoice prediction;
     std::string output;
     bool resume = false;
+    bool retry_failed = false; // with resume
     bool force = false;
     uint64_t seed = 0;
     int64_t window_tokens = int64_t{32} << 20;

@@ -67,6 +67,14 @@ class JsonObject {
         *out_ += json;
         return *this;
     }
+    // Whole members, which are JSON already.
+    JsonObject &members(std::string_view json) {
+        if (json.empty()) return *this;
+        if (!first_) *out_ += ',';
+        first_ = false;
+        *out_ += json;
+        return *this;
+    }
     void close() { *out_ += '}'; }
 
   private:

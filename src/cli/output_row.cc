@@ -32,20 +32,26 @@ void append_top(std::string *out, const LogprobView &logprobs, int64_t i) {
 }
 
 // The two members of log-probabilities, if the row asked for them.
-void append_logprobs(JsonObject *object, std::string *out, const LogprobView &logprobs, int64_t i,
-                     const char *name, const char *top_name) {
+void append_logprobs(JsonObject *object, std::string *out, const LogprobView &logprobs, int64_t i) {
     if (!logprobs.any(i)) return;
-    object->key(name);
+    object->key("logprobs");
     append_json_list(out, slice(logprobs.values, logprobs.offsets, i));
     if (!logprobs.any_top(i)) return;
-    object->key(top_name);
+    object->key("top_logprobs");
     append_top(out, logprobs, i);
 }
 
-void append_prompt_logprobs(JsonObject *object, std::string *out, const batchllm_results &results,
-                            int64_t i) {
-    append_logprobs(object, out, prompt_logprobs_of(results), i, "prompt_logprobs",
-                    "prompt_top_logprobs");
+// The same of its prompt, in its first sample. A prompt of one token has them too: empty lists.
+void append_prompt_logprobs(JsonObject *object, std::string *out, const RowRecord &record,
+                            const batchllm_results &results, int64_t i) {
+    if (record.prompt_logprobs < 0 || results.samples[i] > 0) return;
+    if (results.statuses[i] != BATCHLLM_OK) return;
+    const LogprobView logprobs = prompt_logprobs_of(results);
+    object->key("prompt_logprobs");
+    append_json_list(out, slice(logprobs.values, logprobs.offsets, i));
+    if (record.prompt_logprobs == 0) return;
+    object->key("prompt_top_logprobs");
+    append_top(out, logprobs, i);
 }
 
 void append_scores(JsonObject *object, std::string *out, const batchllm_results &results,
@@ -80,7 +86,7 @@ void append_labels(JsonObject *object, std::string *out, const OutputOptions &op
 
 // The members of one sample in the program's own form.
 void append_sample(JsonObject *object, std::string *out, const OutputOptions &options, int64_t line,
-                   const batchllm_results &results, int64_t i) {
+                   const RowRecord &record, const batchllm_results &results, int64_t i) {
     const bool ok = results.statuses[i] == BATCHLLM_OK;
     if (ok) {
         object->field("text", text_of(results, i));
@@ -94,8 +100,8 @@ void append_sample(JsonObject *object, std::string *out, const OutputOptions &op
         object->key("error");
         append_error(out, line, error_of(results, i));
     }
-    append_logprobs(object, out, logprobs_of(results), i, "logprobs", "top_logprobs");
-    append_prompt_logprobs(object, out, results, i);
+    append_logprobs(object, out, logprobs_of(results), i);
+    append_prompt_logprobs(object, out, record, results, i);
     if (results.score_offsets[i + 1] > results.score_offsets[i]) {
         append_scores(object, out, results, i);
     }
@@ -123,17 +129,17 @@ void append_plain(std::string *out, const OutputOptions &options, int64_t line,
                   const RowRecord &record, const batchllm_results &results, int64_t first,
                   int64_t count) {
     JsonObject object(out);
-    object.raw("id", record.id);
+    object.raw("id", record.id).members(record.columns);
     int64_t completion = 0;
     for (int64_t i = first; i < first + count; ++i) completion += completion_tokens(results, i);
     if (count == 1) {
-        append_sample(&object, out, options, line, results, first);
+        append_sample(&object, out, options, line, record, results, first);
     } else {
         object.key("samples");
         for (int64_t i = first; i < first + count; ++i) {
             *out += i == first ? '[' : ',';
             JsonObject sample(out);
-            append_sample(&sample, out, options, line, results, i);
+            append_sample(&sample, out, options, line, record, results, i);
             sample.close();
         }
         *out += ']';
@@ -151,7 +157,7 @@ class BatchAnswer {
         : out_(out), answer_(out) {
         const std::string number = std::to_string(line);
         answer_.field("id", std::string_view("batch_req_" + number)).raw("custom_id", record.id);
-        answer_.key("response");
+        answer_.members(record.columns).key("response");
         *out_ += "{\"status_code\":" + std::to_string(status_code) + ",\"request_id\":\"req_" +
                  number + "\",\"body\":";
     }
@@ -277,7 +283,7 @@ void append_completion(std::string *out, const OutputOptions &options, int64_t l
         append_answer(&choice, out, chat, results, i);
         choice.field("finish_reason",
                      ok ? batchllm_finish_name(results.finish_reasons[i]) : "error");
-        append_prompt_logprobs(&choice, out, results, i);
+        append_prompt_logprobs(&choice, out, record, results, i);
         choice.close();
     }
     *out += ']';
@@ -318,7 +324,8 @@ void append_embedding(std::string *out, const OutputOptions &options, int64_t li
 void append_plain_failure(std::string *out, int64_t line, const RowRecord &record,
                           const RowError &error, int64_t prompt_tokens) {
     JsonObject object(out);
-    object.raw("id", record.id).field("text", "").raw("tokens", "[]");
+    object.raw("id", record.id).members(record.columns);
+    object.field("text", "").raw("tokens", "[]");
     object.field("finish_reason", "error").key("error");
     append_error(out, line, error);
     append_usage(&object, out, prompt_tokens, 0, 0);

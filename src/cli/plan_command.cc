@@ -155,6 +155,7 @@ Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool>
     ASSIGN_OR_RETURN(const TokenizerHandle tokenizer, open_tokenizer(options));
     RowReaderOptions row_options;
     row_options.defaults = std::make_shared<SamplingOptions>(options.in.sampling);
+    row_options.columns = options.in.columns;
     row_options.ignore_unknown_keys = options.in.ignore_unknown_keys;
     ASSIGN_OR_RETURN(AdapterCache adapters, AdapterCache::open(options.in.adapters, nullptr));
     row_options.adapters = &adapters;

@@ -47,7 +47,7 @@ RowError unknown_key(std::string_view key, const char *where) {
     const std::string_view near = nearest_row_key(key);
     if (!near.empty() && near != key) message += " (did you mean " + in_quotes(near) + "?)";
     return format_error(message + "; keep data of your own under \"metadata\", begin its key with "
-                                  "\"_\", or run with --ignore-unknown-keys");
+                                  "\"_\", name it in --columns, or run with --ignore-unknown-keys");
 }
 
 RowError null_error(std::string_view key) {
@@ -97,7 +97,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
             error = parameters.read(key, value, &known);
         }
         if (failed(error)) return error;
-        if (!known && !is_own_key(key) && !options.ignore_unknown_keys) return unknown_key(key, "");
+        if (!known && !options.allow(key)) return unknown_key(key, "");
     }
     if (prompts == 0 && !null_key.empty()) return null_error(null_key);
     if (prompts != 1) {
@@ -178,8 +178,7 @@ RowError read_keys(const JsonMembers &body, const RowReaderOptions &options,
         bool known = true;
         const RowError error = read(key, value, &known);
         if (failed(error)) return error;
-        if (!known && !is_harmless_body_key(key) && !is_own_key(key) &&
-            !options.ignore_unknown_keys) {
+        if (!known && !is_harmless_body_key(key) && !options.allow(key)) {
             return unknown_key(key, " in \"body\"");
         }
     }
@@ -338,7 +337,7 @@ RowError read_batch(const JsonMembers &members, const RowReaderOptions &options,
     }
     for (const auto member : members) {
         if (member.key != "body" && member.key != "url" && member.key != "method" &&
-            member.key != "custom_id" && !is_own_key(member.key) && !options.ignore_unknown_keys) {
+            member.key != "custom_id" && !options.allow(member.key)) {
             return unknown_key(member.key, "");
         }
     }
@@ -377,6 +376,11 @@ RowError read_images(std::string_view key, JsonView value, std::vector<std::stri
     return {};
 }
 
+bool RowReaderOptions::allow(std::string_view key) const {
+    return ignore_unknown_keys || is_own_key(key) ||
+           std::find(columns.begin(), columns.end(), key) != columns.end();
+}
+
 InputRowReader::InputRowReader(RowReaderOptions options)
     : options_(std::move(options)), parser_(std::make_unique<LineParser>()) {}
 InputRowReader::~InputRowReader() = default;
@@ -404,6 +408,14 @@ RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row
             return type_error(id_key, "a string or a number");
         }
         if (!own_id.has_value()) row->record.id = std::move(as_json);
+    }
+    for (const std::string &column : options_.columns) {
+        const std::optional<JsonView> value = object.find(column);
+        if (!value.has_value()) continue;
+        std::string &members = row->record.columns;
+        if (!members.empty()) members += ',';
+        append_json(&members, std::string_view(column));
+        members += ':' + value->text();
     }
     const JsonMembers members = *object.members();
     error = check_keys_differ(members);

@@ -43,10 +43,12 @@ enum class RowFormat : uint8_t { plain, completions, chat, embeddings, batch_unk
 
 // What writing a row's answer requires, kept until the row is done.
 struct RowRecord {
-    std::string id;    // JSON: a string or a number; "null" if the line could not be read
-    std::string model; // completions, chat, embeddings: as the row states it
+    std::string id;      // JSON: a string or a number; "null" if the line could not be read
+    std::string columns; // members that pass through, as JSON
+    std::string model;   // completions, chat, embeddings: as the row states it
     RowFormat format = RowFormat::plain;
-    int64_t most_tokens = 0; // that all its samples may generate together
+    int64_t most_tokens = 0;      // that all its samples may generate together
+    int32_t prompt_logprobs = -1; // batchllm_params
 };
 
 struct RowError {
@@ -80,7 +82,10 @@ class TableRenderer;
 
 struct RowReaderOptions {
     std::shared_ptr<const SamplingOptions> defaults;
+    std::vector<std::string> columns; // keys that pass through to the results
     bool ignore_unknown_keys = false;
+    // Whether a row may have this key, which means nothing to the reader.
+    bool allow(std::string_view key) const;
     ConstraintCache *constraints = nullptr; // borrowed; null: constraints are parsed but not
                                             // created
     AdapterCache *adapters = nullptr;       // borrowed

@@ -111,6 +111,7 @@ Result<OptionParts> option_parts(const RunOptions &options) {
         for (const std::string &folder : options.in.images) folders += folder + '\n';
         add("images", std::string_view(folders));
     }
+    if (!options.in.columns.empty()) add_list("columns", options.in.columns);
     add("ignore-unknown-keys", options.in.ignore_unknown_keys);
     add("max-line-bytes", options.in.max_line_bytes);
     return parts;
@@ -138,9 +139,10 @@ Result<OutputFile> open_output(const RunOptions &options, bool resumable) {
     batchllm_journal_options journal;
     batchllm_journal_options_init(&journal, sizeof journal);
     journal.output_path = options.output.c_str();
-    journal.existing = options.force    ? BATCHLLM_JOURNAL_OVERWRITE
-                       : options.resume ? BATCHLLM_JOURNAL_RESUME
-                                        : BATCHLLM_JOURNAL_REFUSE;
+    journal.existing = options.force          ? BATCHLLM_JOURNAL_OVERWRITE
+                       : options.retry_failed ? BATCHLLM_JOURNAL_RETRY
+                       : options.resume       ? BATCHLLM_JOURNAL_RESUME
+                                              : BATCHLLM_JOURNAL_REFUSE;
     journal.keep_state = resumable ? 1 : 0;
     journal.input_path = options.in.input == "-" ? "/dev/stdin" : options.in.input.c_str();
     if (!options.in.model.empty()) journal.model_dir = options.in.model.c_str();

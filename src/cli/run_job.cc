@@ -122,6 +122,7 @@ Status RunJob::run(LineReader input) {
     row_options.defaults = defaults;
     row_options.constraints = &*constraints_;
     row_options.adapters = &*adapters_;
+    row_options.columns = options_.in.columns;
     row_options.ignore_unknown_keys = options_.in.ignore_unknown_keys;
     if (options_.in.prompt.used()) {
         row_options.table = std::make_shared<TableRenderer>(options_.in.prompt);
@@ -225,6 +226,7 @@ Status RunJob::add_window(Window window) {
     for (size_t i = 0; i < window.lines.size(); ++i) {
         if (static_cast<int64_t>(i) < window.generated) {
             window.records[i].most_tokens = window.params[i]->most_tokens();
+            window.records[i].prompt_logprobs = window.params[i]->prompt_logprobs;
             open_most_tokens_ += window.records[i].most_tokens;
         }
         records_.emplace(window.lines[i], std::move(window.records[i]));

@@ -80,6 +80,7 @@ class Constraint : public std::enable_shared_from_this<Constraint> {
     const TokenVocabulary &vocabulary() const { return *vocabulary_; }
     // The length of a shortest valid output, with the marker. As many tokens are enough for it.
     int64_t least_bytes() const { return least_bytes_; }
+    const std::string &start_after() const { return marker_; }
     int64_t masks_made() const; // so far, for all states; reused masks do not count
     // Approximately how many bytes all constraints of the process have cached.
     static int64_t all_cached_bytes();
@@ -137,6 +138,8 @@ class ConstraintState {
     // Takes text instead of a token, such as that of forced(). On an error nothing changes.
     Status advance_bytes(std::string_view bytes);
 
+    // Whether the marker has appeared; always if there is none.
+    bool started() const { return started_; }
     // Whether the constraint accepts the text so far; more may be possible.
     bool complete() const;
     // Whether it does and only a token that ends the text may follow.

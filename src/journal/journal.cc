@@ -90,6 +90,11 @@ Result<std::unique_ptr<Journal>> Journal::open(const JournalOptions &options) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "a journal that keeps no state has lines, and cannot be resumed");
     }
+    journal->retrying_ = options.existing == JournalOptions::Existing::retry;
+    if (journal->retrying_ && (options.blocks || options.output.empty() || !options.keep_state)) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "only rows whose results are lines of a file with a state can be tried again");
+    }
     if (!options.output.empty()) {
         RETURN_IF_ERROR(journal->open_files(options));
     } else if (!options.earlier_state.empty()) {
@@ -135,7 +140,7 @@ Status Journal::compare_with(const JobIdentity &earlier) {
 }
 
 Status Journal::open_files(const JournalOptions &options) {
-    const bool resumed = options.existing == JournalOptions::Existing::resume;
+    const bool resumed = options.existing == JournalOptions::Existing::resume || retrying_;
     const bool refused = options.existing == JournalOptions::Existing::refuse;
     bool there = false; // an output apart from the results
     if (keep_blocks_) {
@@ -153,7 +158,7 @@ Status Journal::open_files(const JournalOptions &options) {
                      results_->path().c_str());
     }
     picture_list_.emplace(output_ + ".pictures");
-    for (const std::string &kept : {state_path_, output_ + ".pictures"}) {
+    for (const std::string &kept : {state_path_, output_ + ".pictures", output_ + ".retry"}) {
         RETURN_IF_ERROR(refuse_input(kept, options.input));
     }
     RETURN_IF_ERROR(picture_list_->check());
@@ -255,6 +260,7 @@ Result<std::optional<Journal::Entry>> Journal::next_entry(FileScanner *results,
 Status Journal::match_entries() {
     FileScanner results(results_->fd(), results_->path(), 0);
     FileScanner state = state_->records();
+    ASSIGN_OR_RETURN(const bool dropping, state_->dropping());
     ASSIGN_OR_RETURN(int64_t left, size_of(results_->path(), results_->fd()));
     int64_t lost = 0;
     while (true) {
@@ -265,7 +271,15 @@ Status Journal::match_entries() {
             continue;
         }
         const size_t wanted = static_cast<size_t>(entry->rows) * ResultRecord::bytes;
-        ASSIGN_OR_RETURN(const std::string_view records, state.exactly(wanted));
+        const uint64_t hash = hash_of(entry->bytes);
+        ASSIGN_OR_RETURN(std::string_view records, state.exactly(wanted));
+        while (dropping && !keep_blocks_ && records.size() == wanted) {
+            const ResultRecord record = ResultRecord::read(records);
+            if (record.kind != ResultRecord::Kind::row || !record.failed || record.hash == hash)
+                break;
+            ++dropped_records_;
+            ASSIGN_OR_RETURN(records, state.exactly(wanted));
+        }
         if (records.size() < wanted) {
             // Only a crash of the machine can leave results without records. They are run again.
             lost = entry->rows;
@@ -273,7 +287,6 @@ Status Journal::match_entries() {
         }
         bool zeros = !keep_blocks_ && entry->bytes.find('\0') != std::string_view::npos;
         bool same = true;
-        const uint64_t hash = hash_of(entry->bytes);
         for (size_t at = 0; at < wanted; at += ResultRecord::bytes) {
             const ResultRecord record = ResultRecord::read(records.substr(at, ResultRecord::bytes));
             zeros |= record.kind == ResultRecord::Kind::lost;
@@ -301,6 +314,20 @@ Status Journal::match_entries() {
 
 Status Journal::keep_entry(const Entry &entry, std::string_view records) {
     if (keep_blocks_) blocks_.push_back({bytes_, rows_done_});
+    const int64_t begin = bytes_;
+    bytes_ += static_cast<int64_t>(entry.bytes.size());
+    const ResultRecord first = ResultRecord::read(records.substr(0, ResultRecord::bytes));
+    if (retrying_ && first.kind == ResultRecord::Kind::row && first.failed) {
+        ++dropped_lines_;
+        state_->keep(rows_done_ + dropped_lines_ + dropped_records_);
+        return {};
+    }
+    if (!keep_blocks_) {
+        const bool follows = !kept_parts_.empty() && kept_parts_.back().second == begin;
+        if (!follows) kept_parts_.emplace_back(begin, begin);
+        kept_parts_.back().second = bytes_;
+        kept_records_ += records;
+    }
     for (; !records.empty(); records.remove_prefix(ResultRecord::bytes)) {
         const ResultRecord record = ResultRecord::read(records.substr(0, ResultRecord::bytes));
         if (record.kind != ResultRecord::Kind::row || !done_.insert(record.row)) {
@@ -310,8 +337,7 @@ Status Journal::keep_entry(const Entry &entry, std::string_view records) {
         ++rows_done_;
         failed_done_ += record.failed ? 1 : 0;
     }
-    bytes_ += static_cast<int64_t>(entry.bytes.size());
-    state_->keep(rows_done_);
+    state_->keep(rows_done_ + dropped_lines_ + dropped_records_);
     return {};
 }
 
@@ -332,7 +358,11 @@ Status Journal::start() {
     if (!results_->regular()) return {};
     if (resuming_) {
         RETURN_IF_ERROR(results_->cut(bytes_));
-        RETURN_IF_ERROR(state_->cut());
+        // Records of lines that are not there are understood as long as the last record says so.
+        if (dropped_records_ == 0) RETURN_IF_ERROR(state_->cut());
+        if (dropped_lines_ + dropped_records_ > 0) RETURN_IF_ERROR(drop_failed());
+        kept_parts_ = {};
+        kept_records_ = {};
         RETURN_IF_ERROR(state_->sync());
         return results_->sync();
     }
@@ -347,6 +377,29 @@ Status Journal::start() {
     if (::unlink(state_path_.c_str()) != 0 && errno != ENOENT) {
         return io_error(state_path_, "cannot remove");
     }
+    return {};
+}
+
+// Drops the lines of rows that failed, and records of lines that an earlier run has dropped. May be
+// repeated if it fails, in this run or the next.
+Status Journal::drop_failed() {
+    if (dropped_lines_ > 0) {
+        ResultRecord dropping;
+        dropping.kind = ResultRecord::Kind::dropping;
+        std::string record;
+        dropping.append_to(&record);
+        RETURN_IF_ERROR(state_->append(record));
+        RETURN_IF_ERROR(state_->sync());
+        RETURN_IF_ERROR(results_->keep_only(kept_parts_));
+        bytes_ = 0;
+        for (const auto &[begin, end] : kept_parts_) bytes_ += end - begin;
+        dropped_records_ += std::exchange(dropped_lines_, 0);
+    }
+    RETURN_IF_ERROR(results_->sync_name()); // before the records are gone
+    ASSIGN_OR_RETURN(StateFile state, StateFile::create(state_path_, identity_, kept_records_));
+    state_.emplace(std::move(state));
+    state_->keep(rows_done_);
+    dropped_records_ = 0;
     return {};
 }
 

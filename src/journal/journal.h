@@ -8,6 +8,10 @@
 // machine crashes, anything written since the last sync may be lost or replaced by zeros; from the
 // first such place on, the rows are run again.
 //
+// Lines of rows that failed are dropped from the output as a whole: after a record that says so, a file
+// without them replaces it, and then the state is replaced. Between these two the records of failed rows
+// have no lines.
+//
 // Always: a row is done only if its whole result can be read back, unless the job is complete.
 #pragma once
 
@@ -31,7 +35,8 @@
 namespace batchllm {
 
 struct JournalOptions {
-    enum class Existing : uint8_t { refuse, resume, overwrite };
+    // retry: resume, without the results of rows that failed, which run again.
+    enum class Existing : uint8_t { refuse, resume, overwrite, retry };
 
     std::string output; // "-": stdout. Empty: there are no files, and the caller keeps state()
     std::string input;  // a file; empty: none
@@ -109,6 +114,7 @@ class Journal {
     Status match_entries();
     Result<std::optional<Entry>> next_entry(FileScanner *results, int64_t *left) const;
     Status keep_entry(const Entry &entry, std::string_view records);
+    Status drop_failed();
     Status begin();
     Status start();
     Status list_pictures();
@@ -128,6 +134,12 @@ class Journal {
     std::vector<std::shared_ptr<ReadPictures>> pictures_; // since each use_pictures()
     std::optional<PictureList> picture_list_;             // of a regular file
     bool resuming_ = false;
+    bool retrying_ = false;
+    // Of lines: what is left once those of failed rows are dropped.
+    std::vector<std::pair<int64_t, int64_t>> kept_parts_; // of the results, in bytes
+    std::string kept_records_;
+    int64_t dropped_lines_ = 0;   // still in the results
+    int64_t dropped_records_ = 0; // of lines that an earlier run dropped, still in the state
     bool started_ = false;
     bool ready_ = false; // start() has succeeded
     bool complete_ = false;

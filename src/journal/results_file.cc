@@ -1,14 +1,17 @@
 #include "journal/results_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
 #include "base/file.h"
+#include "journal/file_scanner.h"
 #include "journal/named_file.h"
 
 namespace batchllm {
@@ -22,6 +25,29 @@ int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
     }
     return 0;
 }
+
+namespace {
+
+// Appends [begin, end) of one file to another.
+Status copy(const std::string &from_path, int from, int64_t begin, int64_t end,
+            const std::string &to_path, int to) {
+    constexpr size_t piece = size_t{1} << 20;
+    FileScanner scanner(from, from_path, begin);
+    while (begin < end) {
+        const size_t wanted = static_cast<size_t>(std::min(end - begin, int64_t{piece}));
+        ASSIGN_OR_RETURN(const std::string_view bytes, scanner.exactly(wanted));
+        if (bytes.size() < wanted)
+            return error(BATCHLLM_ERROR_IO, "%s: was truncated while it was copied",
+                         from_path.c_str());
+        size_t written = 0;
+        const int failure = write_all(to, bytes, &written);
+        if (failure != 0) return io_error(to_path, "cannot write", failure);
+        begin += static_cast<int64_t>(wanted);
+    }
+    return {};
+}
+
+} // namespace
 
 Result<ResultsFile> ResultsFile::open(const std::string &path, const std::string &input_path) {
     ResultsFile file;
@@ -108,6 +134,51 @@ Status ResultsFile::empty() {
     if (::ftruncate(fd_, 0) != 0) return io_error(path_, "cannot empty");
     RETURN_IF_ERROR(sync());
     return sync_directory_of(path_);
+}
+
+Status ResultsFile::keep_only(std::span<const std::pair<int64_t, int64_t>> parts) {
+    RETURN_IF_ERROR(check_named());
+    struct stat info;
+    if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
+    // A link stays: the file that it leads to is replaced.
+    ASSIGN_OR_RETURN(const std::string path, real_path());
+    const std::string made_path = path + ".retry";
+    // What an earlier run left there is ours, like the output's lock.
+    if (::unlink(made_path.c_str()) != 0 && errno != ENOENT)
+        return io_error(made_path, "cannot remove");
+    FileDescriptor made(
+        ::open(made_path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600));
+    if (made.get() < 0) return io_error(made_path, "cannot create");
+    const Status written = [&]() -> Status {
+        if (::fchmod(made.get(), info.st_mode & 07777) != 0)
+            return io_error(made_path, "cannot set the mode");
+        if (::flock(made.get(), LOCK_EX | LOCK_NB) != 0) return io_error(made_path, "cannot lock");
+        for (const auto &[begin, end] : parts)
+            RETURN_IF_ERROR(copy(path_, fd_, begin, end, made_path, made.get()));
+        if (::fsync(made.get()) != 0) return io_error(made_path, "cannot sync");
+        RETURN_IF_ERROR(check_named());
+        if (::rename(made_path.c_str(), path.c_str()) != 0)
+            return io_error(path_, "cannot rename over");
+        return {};
+    }();
+    if (!written.ok()) {
+        ::unlink(made_path.c_str());
+        return written;
+    }
+    ::close(std::exchange(fd_, made.release()));
+    return {};
+}
+
+Status ResultsFile::sync_name() const {
+    ASSIGN_OR_RETURN(const std::string path, real_path());
+    return sync_directory_of(path);
+}
+
+Result<std::string> ResultsFile::real_path() const {
+    std::error_code fault;
+    const std::filesystem::path path = std::filesystem::canonical(path_, fault);
+    if (fault) return io_error(path_, "cannot find", fault.value());
+    return path.string();
 }
 
 Status ResultsFile::cut(int64_t bytes) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 
@@ -40,6 +41,10 @@ class ResultsFile {
 
     // Empties the file so that later writes cannot reach the disk before this does.
     Status empty();
+    // Replaces the file by one that has only these parts of it, [begin, end) in bytes: at any moment
+    // the path leads to one or the other, and both are locked. The new one is synced, but not its name.
+    Status keep_only(std::span<const std::pair<int64_t, int64_t>> parts);
+    Status sync_name() const;
     // Cuts off what follows the first `bytes` bytes.
     Status cut(int64_t bytes);
     // Syncs to disk: what has been written survives a crash of the machine.
@@ -50,6 +55,7 @@ class ResultsFile {
   private:
     Status open_and_lock(const std::string &input_path);
     Status lock();
+    Result<std::string> real_path() const; // of a regular file
 
     std::string path_;
     int fd_ = -1;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
@@ -17,6 +18,8 @@ namespace {
 
 // No row has this word, which is a row's number from 1 on, twice, and whether the row failed.
 constexpr uint64_t complete_word = UINT64_MAX;
+// The hash of the records that have this word.
+constexpr uint64_t complete_hash = 0, dropping_hash = 1;
 // Above the row's number: a check of both words, so that a damaged number is not taken for another row's.
 constexpr int check_shift = 48;
 constexpr uint64_t row_mask = (uint64_t{1} << check_shift) - 1;
@@ -40,8 +43,12 @@ uint64_t read_word(const char *bytes) {
 
 void ResultRecord::append_to(std::string *out) const {
     const uint64_t word = static_cast<uint64_t>(row + 1) << 1 | (failed ? 1u : 0u);
-    append_word(out, kind == Kind::complete ? complete_word
-                                            : word | check_of(word, hash) << check_shift);
+    if (kind == Kind::complete || kind == Kind::dropping) {
+        append_word(out, complete_word);
+        append_word(out, kind == Kind::complete ? complete_hash : dropping_hash);
+        return;
+    }
+    append_word(out, word | check_of(word, hash) << check_shift);
     append_word(out, hash);
 }
 
@@ -55,7 +62,7 @@ ResultRecord ResultRecord::read(std::string_view stored) {
     if (stored_word == 0 && record.hash == 0) {
         record.kind = Kind::lost;
     } else if (stored_word == complete_word) {
-        record.kind = Kind::complete;
+        record.kind = record.hash == dropping_hash ? Kind::dropping : Kind::complete;
     } else if (record.row < 0 || record.row >= most_rows ||
                (check != 0 && check != check_of(word, record.hash))) {
         record.kind = Kind::damaged;
@@ -83,13 +90,23 @@ Result<StateFile> StateFile::open(const std::string &path, JobIdentity *identity
     return state;
 }
 
-Result<StateFile> StateFile::create(const std::string &path, const JobIdentity &identity) {
+Result<StateFile> StateFile::create(const std::string &path, const JobIdentity &identity,
+                                    std::string_view records) {
     const std::string header = identity.to_json() + "\n";
-    RETURN_IF_ERROR(write_file(path, header));
+    RETURN_IF_ERROR(write_file(path, header + std::string(records)));
     StateFile state(path, ::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC));
     if (state.fd_ < 0) return io_error(path, "cannot open");
     state.first_ = static_cast<int64_t>(header.size());
     return state;
+}
+
+Result<bool> StateFile::dropping() const {
+    struct stat info;
+    if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
+    const int64_t count = (info.st_size - first_) / int64_t{ResultRecord::bytes};
+    if (count < 1) return false;
+    ASSIGN_OR_RETURN(const std::string last, read(count - 1, 1));
+    return ResultRecord::read(last).kind == ResultRecord::Kind::dropping;
 }
 
 Result<std::string> StateFile::read(int64_t begin, int64_t count) const {

@@ -22,6 +22,7 @@ struct ResultRecord {
     enum class Kind : uint8_t {
         row,
         complete, // the job is complete; follows all others
+        dropping, // the results of rows that failed are being dropped; follows all others
         lost,     // never reached the disk, and so reads as zeros
         damaged,
     };
@@ -38,8 +39,9 @@ class StateFile {
   public:
     // Opens the state of an earlier run and reads its first line.
     static Result<StateFile> open(const std::string &path, JobIdentity *identity);
-    // Writes a new state, in place of any earlier one.
-    static Result<StateFile> create(const std::string &path, const JobIdentity &identity);
+    // Writes a new state with these records, in place of any earlier one.
+    static Result<StateFile> create(const std::string &path, const JobIdentity &identity,
+                                    std::string_view records = {});
     StateFile(StateFile &&other) noexcept;
     StateFile &operator=(StateFile &&) = delete;
     ~StateFile();
@@ -50,6 +52,9 @@ class StateFile {
     FileScanner records() const { return {fd_, path_, first_}; }
     // `count` records from number `begin` on, which must be there.
     Result<std::string> read(int64_t begin, int64_t count) const;
+
+    // Whether the last record is of the kind `dropping`.
+    Result<bool> dropping() const;
 
     // Of the records, how many have their result. Others are cut off by cut().
     int64_t kept() const { return kept_; }

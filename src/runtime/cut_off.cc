@@ -1,6 +1,7 @@
 #include "runtime/cut_off.h"
 
 #include "base/display.h"
+#include "base/printable.h"
 #include "constraint/constraint.h"
 
 namespace batchllm {
@@ -16,29 +17,43 @@ void CutOff::count(const SamplingParams &params, const Outcome &outcome) {
     const bool cut = outcome.finish == BATCHLLM_FINISH_LENGTH;
     if (!cut && outcome.finish != BATCHLLM_FINISH_STOP) return;
     ++job_.constrained;
-    if (!cut || job_.cut++ > 0) return;
-    tokens_ = static_cast<int64_t>(outcome.tokens.size());
-    least_bytes_ = params.constraint->least_bytes();
+    job_.cut += cut;
+    if (!outcome.constraint_started) {
+        if (job_.unstarted++ == 0) unstarted_ = params.constraint;
+        job_.unstarted_cut += cut;
+    } else if (cut && cut_after_start() == 1) {
+        tokens_ = static_cast<int64_t>(outcome.tokens.size());
+        least_bytes_ = params.constraint->least_bytes();
+    }
 }
 
 std::string CutOff::take_warning(bool all_done) {
-    const bool many = job_.cut * (all_done ? 10 : 2) >= job_.constrained;
+    const int64_t invalid = cut_after_start() + job_.unstarted;
+    const bool many = invalid * (all_done ? 10 : 2) >= job_.constrained;
     const int64_t least = !all_done ? enough : ever_told_ ? no_small : 1;
     std::string text;
-    if (!told_ && job_.cut > 0 && many && job_.constrained >= least) {
+    if (!told_ && invalid > 0 && many && job_.constrained >= least) {
         text = warning();
         told_ = ever_told_ = true;
     }
     if (all_done) {
-        before_ = {constrained(), cut()};
+        before_.constrained = constrained();
+        before_.cut = cut();
         job_ = {};
+        unstarted_.reset();
         told_ = false;
     }
     return text;
 }
 
 std::string CutOff::warning() const {
-    return format_count(job_.cut) + " of " + format_count(job_.constrained) +
+    if (job_.unstarted == 0) return warning_of_cut();
+    if (cut_after_start() == 0) return warning_of_unstarted();
+    return warning_of_unstarted() + ". " + warning_of_cut();
+}
+
+std::string CutOff::warning_of_cut() const {
+    return format_count(cut_after_start()) + " of " + format_count(job_.constrained) +
            " rows with a constraint were cut off by max_tokens: their texts are only the "
            "beginnings "
            "of valid ones. One of them ended after " +
@@ -46,6 +61,15 @@ std::string CutOff::warning() const {
            format_count(least_bytes_) +
            " bytes, for which as many tokens are enough. Give them more max_tokens; or, if a JSON "
            "schema leaves its objects open, close them (\"additionalProperties\": false)";
+}
+
+std::string CutOff::warning_of_unstarted() const {
+    return format_count(job_.unstarted) + " of " + format_count(job_.constrained) +
+           " rows with a constraint never wrote " + in_quotes(unstarted_->start_after()) +
+           ", after which it starts, so their texts are free: " + format_count(job_.unstarted_cut) +
+           " were cut off by max_tokens, " + format_count(job_.unstarted - job_.unstarted_cut) +
+           " ended by themselves. Give them more max_tokens if they were about to write it; leave "
+           "start_after out if this model does not write it, or if the prompt holds it already";
 }
 
 } // namespace batchllm

@@ -1,8 +1,9 @@
-// Constrained rows that max_tokens cut off: their texts are beginnings of valid ones. Counts them, and
-// warns if they are many.
+// Constrained rows whose texts are not valid: max_tokens cut them off, or what their constraint starts
+// after was never generated. Counts them, and warns if they are many.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "runtime/outcome.h"
@@ -15,7 +16,7 @@ class CutOff {
     // Counts a result of a row with these parameters.
     void count(const SamplingParams &params, const Outcome &outcome);
 
-    // The warning: once half of many rows have been cut off, or a tenth of all once all are done. ""
+    // The warning: once half of many rows have no valid text, or a tenth of all once all are done. ""
     // otherwise, and after it has been returned, until all are done. After the engine's first, small
     // jobs have none.
     std::string take_warning(bool all_done);
@@ -27,15 +28,22 @@ class CutOff {
   private:
     struct Counts {
         int64_t constrained = 0;
-        int64_t cut = 0;
+        int64_t cut = 0;           // by max_tokens
+        int64_t unstarted = 0;     // whose constraint has not started, whatever ended them
+        int64_t unstarted_cut = 0; // both
     };
+    int64_t cut_after_start() const { return job_.cut - job_.unstarted_cut; }
     std::string warning() const;
+    std::string warning_of_cut() const;
+    std::string warning_of_unstarted() const;
 
-    Counts job_;              // since the engine last had nothing to do
-    Counts before_;           // of all rows before
-    int64_t tokens_ = 0;      // of the job's first row that was cut off
+    Counts job_;         // since the engine last had nothing to do
+    Counts before_;      // of all rows before; only of what is asked for
+    int64_t tokens_ = 0; // of the job's first row that was cut off after its constraint started
     int64_t least_bytes_ = 0; // of its constraint
-    bool told_ = false;       // in this job
+    std::shared_ptr<const Constraint>
+        unstarted_;     // of the job's first row whose constraint has not started
+    bool told_ = false; // in this job
     bool ever_told_ = false;
 };
 

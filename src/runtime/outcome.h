@@ -37,6 +37,7 @@ struct Outcome {
     std::vector<int32_t> tokens;
     std::string text;
     std::string error;
+    bool constraint_started = true;     // false: its start_after has not been generated
     TokenLogprobs logprobs;             // of the tokens, if requested
     TokenLogprobs prompt_logprobs;      // of all prompt tokens but the first, if requested
     std::vector<int32_t> score_lengths; // one per continuation

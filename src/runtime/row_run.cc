@@ -204,6 +204,8 @@ void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *t
         outcome.shared_tokens = run.shared_tokens(sequence);
         outcome.tokens = sequence.output;
         outcome.text = text_of(sequence, *run.params, tokenizer);
+        if (sequence.constrained != nullptr)
+            outcome.constraint_started = sequence.constrained->state.started();
         outcome.logprobs = sequence.logprobs;
         if (sample == 0) take_prompt_logprobs(sequence, &outcome);
         outcomes->push_back(std::move(outcome));

@@ -85,6 +85,7 @@ SAME(BATCHLLM_JOURNAL_BLOCKS, 1);
 SAME(BATCHLLM_JOURNAL_REFUSE, 0);
 SAME(BATCHLLM_JOURNAL_RESUME, 1);
 SAME(BATCHLLM_JOURNAL_OVERWRITE, 2);
+SAME(BATCHLLM_JOURNAL_RETRY, 3);
 
 /* The size of a struct that callers were compiled with: fields are only added after it. */
 #define AT_LEAST(type, bytes) typedef char at_least_##type[sizeof(type) >= (bytes) ? 1 : -1]

@@ -281,6 +281,41 @@ static void an_output_that_was_begun_again_is_not_complete(void **unused) {
     batchllm_journal_destroy(journal);
 }
 
+static void rows_that_failed_are_tried_again(void **unused) {
+    (void)unused;
+    const int64_t rows[] = {0, 1, 2, 3}, offsets[] = {0, 2, 4, 6, 8};
+    const uint8_t failed[] = {0, 1, 0, 1};
+    batchllm_journal *journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_REFUSE);
+    assert_ok(batchllm_journal_append_lines(journal, 4, rows, failed, "a\nB\nc\nD\n", offsets));
+    batchllm_journal_destroy(journal);
+    journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RETRY);
+    const batchllm_journal_info info = info_of(journal);
+    assert_int_equal(info.rows_done, 2);
+    assert_int_equal(info.failed_done, 0);
+    assert_int_equal(info.done[0], 1 | 1 << 2);
+    assert_string_equal(get(output), "a\nB\nc\nD\n"); /* until something is written */
+    /* Row 3 fails again, with the same line. */
+    assert_ok(batchllm_journal_append_lines(journal, 1, rows + 3, failed + 3, "D\n", offsets));
+    assert_error(batchllm_journal_append_lines(journal, 1, rows, NULL, "a\n", offsets),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "row 0 has a result already");
+    assert_string_equal(get(output), "a\nc\nD\n");
+    assert_int_equal(info_of(journal).failed_written, 1);
+    assert_error(fails_to_open(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RESUME),
+                 BATCHLLM_ERROR_STATE, "another run is writing");
+    batchllm_journal_destroy(journal);
+    journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RESUME);
+    assert_int_equal(info_of(journal).rows_done, 3);
+    assert_int_equal(info_of(journal).failed_done, 1);
+    assert_ok(batchllm_journal_append_lines(journal, 1, rows + 1, NULL, "b\n", offsets));
+    batchllm_journal_destroy(journal);
+    journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RESUME);
+    assert_int_equal(info_of(journal).rows_done, 4);
+    batchllm_journal_destroy(journal);
+    assert_string_equal(get(output), "a\nc\nD\nb\n");
+    assert_error(fails_to_open(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RETRY),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "only rows whose results are lines");
+}
+
 static void another_job_is_refused_by_name(void **unused) {
     (void)unused;
     const int64_t rows[] = {0};
@@ -432,9 +467,9 @@ static void rows_and_lines_are_checked(void **unused) {
     batchllm_journal_options options = job(2, 0);
     assert_error(batchllm_journal_open(&options, &journal), BATCHLLM_ERROR_INVALID_ARGUMENT,
                  "kind is 2");
-    options = job(0, 3);
+    options = job(0, 4);
     assert_error(batchllm_journal_open(&options, &journal), BATCHLLM_ERROR_INVALID_ARGUMENT,
-                 "existing is 3");
+                 "existing is 4");
     options = job(0, 0);
     options.output_path = "";
     assert_error(batchllm_journal_open(&options, &journal), BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -572,6 +607,7 @@ int main(void) {
         TEST(blocks_that_never_reached_the_disk_are_not_done),
         TEST(an_output_is_finished_once),
         TEST(an_output_that_was_begun_again_is_not_complete),
+        TEST(rows_that_failed_are_tried_again),
         TEST(another_job_is_refused_by_name),
         TEST(files_of_a_pooling_model_are_compared_if_the_state_has_them),
         TEST(an_input_is_known_by_its_content),

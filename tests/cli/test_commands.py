@@ -820,6 +820,12 @@ class TextRows(ProgramTest):
         counts = json.loads(stats.read_text())
         self.assertEqual((counts["constrained_results"], counts["cut_off_results"]), (20, 20))
 
+    def test_rows_that_never_write_start_after_are_warned_of_as_such(self):
+        self.input.write_bytes(lines([{"id": i, "prompt": f"row {i}", "choices": ["a", "b"], "start_after": "</think>"} for i in range(20)]))
+        done = self.run_program("run", *self.sim, "-i", self.input, "-o", self.output, "--progress", "lines", "--max-tokens", "3")
+        self.assertIn(b'20 of 20 rows with a constraint never wrote "</think>", after which it starts', done.stderr)
+        self.assertNotIn(b"shortest text", done.stderr)
+
     def test_a_loose_schema_is_taken_with_a_warning(self):
         schema = {"type": "array", "uniqueItems": True, "items": {"type": "integer", "minimum": 1, "maximum": 9}, "maxItems": 2}
         file = self.directory / "schema.json"

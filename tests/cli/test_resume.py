@@ -400,6 +400,42 @@ class WhatMayBeResumed(ProgramTest):
         done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--resume")
         self.assertIn(b"(0 errors; done before: 7, 2 with an error)", done.stderr)
 
+    def test_rows_that_failed_run_again_if_it_is_asked_for(self):
+        sim = [*SIM[:3], SIM[3].replace(",pages=4096", "")]
+        rows = [*token_rows(6), {"id": "long", "tokens": [7] * 3000}, b"bad", *[dict(row, id=row["id"] + 6, seed=5) for row in token_rows(6)]]
+        whole = comparable(self.run_rows(rows, "--force", "--kv-memory", "1GiB", backend=sim, expect=3))
+        found = self.run_rows(rows, "--force", "--kv-memory", "64MiB", backend=sim, expect=3)
+        self.assertEqual({row["error"]["code"] for row in found if "error" in row}, {"ROW_TOO_LARGE", "ROW_JSON"})
+        before = self.output.read_bytes()
+        link = self.directory / "link.jsonl"
+        link.symlink_to(self.output)
+        os.link(str(self.output) + ".state", str(link) + ".state")
+        self.output.chmod(0o640)
+
+        def again(*arguments, output=self.output):
+            return self.run_program("run", *sim, "-i", self.input, "-o", output, "--kv-memory", "1GiB", *arguments)
+
+        self.assertIn(b"done before: 14, 2 with an error", again("--resume").stderr)
+        self.assertEqual(self.output.read_bytes(), before)
+        self.assertEqual(again("--resume", "--retry-failed", "--seed", "9").returncode, 1)  # another job
+        self.assertEqual(self.output.read_bytes(), before)
+        with open(self.output, "ab") as file:
+            file.write(b'{"id": "torn')  # as a killed run leaves it
+        done = again("--resume", "--retry-failed", output=link)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn(b"2 rows in 0s (1 errors; done before: 12)", done.stderr)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(self.output.stat().st_mode & 0o777, 0o640)
+        kept = [line for line in before.splitlines() if b'"error"' not in line]
+        self.assertEqual(self.output.read_bytes().splitlines()[:12], kept)
+        self.assertEqual(comparable(self.read_output()), whole)
+        self.assertFalse(pathlib.Path(str(self.output) + ".retry").exists())
+        done = again("--resume", output=link)
+        self.assertIn(b"done before: 14, 1 with an error", done.stderr)
+        self.assertEqual(comparable(self.read_output()), whole)
+        done = again("--retry-failed")
+        self.assertEqual((done.returncode, b"--retry-failed requires --resume" in done.stderr), (1, True))
+
     def test_resume_without_an_output_starts_one(self):
         self.output.unlink()
         self.assertEqual(self.run_again("--resume")[0], 0)

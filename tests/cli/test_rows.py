@@ -151,6 +151,28 @@ class BadRows(ProgramTest):
         rows = [{"id": 1, "tokens": [1], "metadata": {"a": [1]}, "_label": 2}]
         self.assertEqual(self.run_rows(rows)[0]["finish_reason"], "stop")
 
+    def test_keys_that_are_named_pass_through(self):
+        rows = [{"id": 1, "tokens": [1], "label": {"b": [1.50, None, "\u00e9\n"], "a": 10**30}, "_n": None, "metadata": 5},
+                {"id": 2, "tokens": [1], "label": "x"}, {"id": 3, "tokens": [2], "n": 2, "temperature": 1, "_n": 1},
+                {"id": 4, "tokens": [], "label": 4}, {"id": 5, "tokens": [1], "other": 5, "label": 5}]
+        results = by_id(self.run_rows(rows, "--columns", "label,_n", expect=3))
+        self.assertEqual([{key: row[key] for key in ("label", "_n") if key in row} for row in map(results.get, range(1, 6))],
+                         [{"label": rows[0]["label"], "_n": None}, {"label": "x"}, {"_n": 1}, {"label": 4}, {"label": 5}])
+        self.assertEqual([results[i]["error"]["code"] for i in (4, 5)], ["ROW_EMPTY", "ROW_FORMAT"])
+        self.assertIn("name it in --columns", results[5]["error"]["message"])
+        self.assertNotIn("metadata", results[1])
+        self.assertIn(b'"a":1' + b"0" * 30 + b"}", self.output.read_bytes())
+        batch = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "label": [7], "body": {"model": "m", "prompt": [1]}}
+        for bad in ({}, {"url": "/v2"}):
+            [row] = self.run_rows([{**batch, **bad}], "--force", "--columns", "label", expect=3 if bad else 0)
+            self.assertEqual((row["custom_id"], row["label"], row["error"] is None), ("a", [7], not bad))
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--resume")
+        self.assertIn(b"option columns (was ", done.stderr)
+        for given, words in (("text", '"text" is a key of the results'), ("a,,b", '"" names no key'), ("a,b,a", '"a" is named twice')):
+            done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--columns", given)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(words.encode(), done.stderr)
+
     def test_a_line_over_the_limit_is_a_row_error(self):
         long = b'{"id": 1, "tokens": [' + b"1," * 3000000 + b"1]}"
         results = self.run_rows([long, GOOD, long + b" "], "--max-line-bytes", "1MiB", expect=3)
@@ -319,6 +341,20 @@ class Parameters(ProgramTest):
                          sum(len(s["tokens"]) for s in samples))
         self.assertGreater(len({tuple(s["tokens"]) for s in samples}), 1)
         self.assertNotIn("samples", results["good"])
+
+    def test_prompt_logprobs_of_a_prompt_of_one_token_are_an_empty_list(self):
+        one = dict(GOOD, tokens=[5])
+        rows = [dict(one, id=1, prompt_logprobs=0), dict(one, id=2, prompt_logprobs=2), dict(one, id=3),
+                dict(one, id=4, prompt_logprobs=1, n=2, temperature=1), dict(one, id=5, tokens=[5, 6], prompt_logprobs=1)]
+        results = by_id(self.run_rows(rows))
+        self.assertEqual(results[1]["prompt_logprobs"], [])
+        self.assertNotIn("prompt_top_logprobs", results[1])
+        self.assertEqual((results[2]["prompt_logprobs"], results[2]["prompt_top_logprobs"]), ([], []))
+        self.assertNotIn("prompt_logprobs", results[3])
+        first, second = results[4]["samples"]
+        self.assertEqual((first["prompt_logprobs"], first["prompt_top_logprobs"]), ([], []))
+        self.assertNotIn("prompt_logprobs", second)
+        self.assertEqual([len(results[5][name]) for name in ("prompt_logprobs", "prompt_top_logprobs")], [1, 1])
 
     def test_logprobs_of_the_chosen_and_the_likeliest(self):
         rows = [dict(GOOD, id=1, logprobs=2), dict(GOOD, id=2, logprobs=0), dict(GOOD, id=3),

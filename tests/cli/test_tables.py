@@ -34,6 +34,13 @@ class Tables(ProgramTest):
         self.assertEqual(made["a"]["usage"], same["a"]["usage"])
         self.assertEqual(made["a"]["tokens"], same["a"]["tokens"])
 
+    def test_columns_that_are_named_pass_through(self):
+        made = self.prompts(table(3), "--template", self.template, "--columns", "kind,note,weight")
+        for row in table(3):
+            found = made[row["id"]]
+            self.assertEqual({key: found[key] for key in ("kind", "note", "weight")}, {key: row[key] for key in ("kind", "note", "weight")})
+            self.assertNotIn("own", found)
+
     def test_a_null_or_missing_value_is_the_row_s_error(self):
         rows = table(3)
         rows[1]["own"] = None

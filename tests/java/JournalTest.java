@@ -64,6 +64,24 @@ final class JournalTest {
         }
     }
 
+    public static void rows_that_failed_are_tried_again() throws Exception {
+        Path folder = Files.createTempDirectory("journal");
+        Path output = folder.resolve("answers.txt");
+        try {
+            try (Journal journal = job(output).open()) {
+                journal.appendLines(new long[] {0, 1, 2}, List.of("a", "B", "c"), new boolean[] {false, true, false});
+            }
+            try (Journal journal = job(output).resumeAndRetryFailed().open()) {
+                Check.equal(2L, journal.rows());
+                Check.equal(1, journal.done().nextClearBit(0));
+                journal.appendLines(new long[] {1}, List.of("b"), null);
+            }
+            Check.equal("a\nc\nb\n", Files.readString(output));
+        } finally {
+            clear(folder);
+        }
+    }
+
     public static void blocks_are_kept_until_the_output_is_finished() throws Exception {
         Path folder = Files.createTempDirectory("journal");
         Path output = folder.resolve("answers.bin");

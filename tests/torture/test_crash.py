@@ -95,6 +95,42 @@ class Killed(Crash):
                 self.resume(self.output, f"{kind} {k}")
 
 
+    def test_killed_while_it_drops_the_lines_of_failed_rows(self):
+        # A job that is done, one of whose lines has an error in the middle; and one that was interrupted behind it.
+        self.assertEqual(self.job(self.output).returncode, 3)
+        shutil.copytree(self.directory, self.directory / "done", ignore=shutil.ignore_patterns("done", "half"))
+        failed = [i for i, row in enumerate(self.read_output()) if "error" in row]
+        self.assertEqual(len(failed), 1)
+        with open(self.output, "rb+") as file:
+            whole = file.readlines()
+            file.truncate(sum(map(len, whole[: failed[0] + 3])) + 5)
+        shutil.copytree(self.directory, self.directory / "half", ignore=shutil.ignore_patterns("done", "half"))
+        tried = 0
+        for folder in ("done", "half"):
+            for kind in CHANGES:
+                for k in range(1, 200):
+                    for how in ["kill", "torn"] if kind == "write" else ["kill"]:
+                        for path in self.directory.glob("out.jsonl*"):
+                            path.unlink()
+                        for path in (self.directory / folder).glob("out.jsonl*"):
+                            shutil.copyfile(path, self.directory / path.name)
+                        done = self.job(self.output, "--resume", "--retry-failed", BATCHLLM_FAULTS=f"{kind}:{k}:{how}")
+                        if done.returncode == 3:
+                            break
+                        self.assertEqual(done.returncode, -9, done.stderr)
+                        tried += 1
+                        again = ["--retry-failed"] if tried % 2 else []
+                        left = self.job(self.output, "--resume", *again)
+                        self.assertEqual(left.returncode, 3, f"{folder} {kind} {k} {how} {again}: {left.stderr.decode()}")
+                        self.assertEqual(comparable(self.read_output()), self.expected, f"{folder} {kind} {k} {how}")
+                        # What a killed run has left does no harm, and the state fits.
+                        self.resume(self.output, f"{folder} {kind} {k} {how}, again")
+                    if done.returncode == 3:
+                        break
+        self.assertGreater(tried, 20)
+        print(f"killed {tried} times")
+
+
 class Change:
     """One call of the record."""
 
@@ -120,12 +156,12 @@ def read_trace(data):
 class Disk:
     """Files as left by a machine that crashes: by name, after the changes that reached the disk."""
 
-    def __init__(self):
-        self.files = {}   # inode -> bytearray
-        self.names = {}   # name -> inode, on the disk
-        self.current = {}  # name -> inode, as the program sees it
+    def __init__(self, files):
+        self.files = {i: bytearray(content) for i, content in enumerate(files.values())}  # inode -> bytearray
+        self.names = {name: i for i, name in enumerate(files)}  # name -> inode, on the disk
+        self.current = dict(self.names)  # name -> inode, as the program sees it
         self.pending = []  # (inode or None, function) not synced
-        self.inodes = 0
+        self.inodes = len(files)
 
     def do(self, change):
         name = change.path
@@ -191,21 +227,29 @@ class Disk:
 
 class GoneDown(Crash):
     def test_unsynced_writes_lost_in_any_order(self):
+        self.lose_writes(20)
+
+    def test_unsynced_writes_lost_while_lines_of_failed_rows_are_dropped(self):
+        self.assertEqual(self.job(self.output).returncode, 3)
+        self.lose_writes(3, "--resume", "--retry-failed")
+
+    def lose_writes(self, least, *arguments):
         seed = int(os.environ.get("BATCHLLM_TEST_SEED", random.randrange(1 << 30)))
         print("seed", seed)
         randomness = random.Random(seed)
         record = self.directory / "trace"
-        done = self.job(self.output, BATCHLLM_FAULTS_TRACE=str(record))
+        before = {str(path): path.read_bytes() for path in self.directory.glob("out.jsonl*")}
+        done = self.job(self.output, *arguments, BATCHLLM_FAULTS_TRACE=str(record))
         self.assertEqual(done.returncode, 3, done.stderr)
         changes = read_trace(record.read_bytes())
         for change in changes:
             change.directory = str(self.directory)
-        self.assertGreater(sum(change.kind == "write" for change in changes), 20)
+        self.assertGreater(sum(change.kind == "write" for change in changes), least)
         tries = int(os.environ.get("TEST_TRIES", "3"))
         tried = lost = 0
         for point in range(len(changes) + 1):
             for share in [0, 1, *(randomness.random() for _ in range(tries))]:
-                disk = Disk()
+                disk = Disk(before)
                 for change in changes[:point]:
                     disk.do(change)
                 lost += len(disk.pending)

@@ -66,6 +66,7 @@ def _parser() -> _Parser:
     again = files.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue an interrupted job")
     again.add_argument("--force", action="store_true", help="start over")
+    files.add_argument("--retry-failed", action="store_true", help="with --resume: run the rows again that failed in a finished job")
     files.add_argument("--columns", metavar="A,B", help="input columns to pass through (all)")
     files.add_argument("--result-prefix", default="", metavar="TEXT", help="prefix for the names of result columns")
     files.add_argument(
@@ -332,6 +333,7 @@ def _run(given: argparse.Namespace) -> int:
             adapter_column=given.adapter_column,
             resume=given.resume,
             force=given.force,
+            retry_failed=given.retry_failed,
             chunk_rows=given.chunk_rows,
             input_format=given.input_format,
             output_format=given.output_format,
@@ -375,6 +377,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             text = f"{fault.filename}: {fault.strerror}"
         text = re.sub(r"\b(resume continues|force starts)\b", r"--\1", str(text))
         text = re.sub(r"\b(input|output)_format\b", r"--\1-format", text)
+        text = text.replace("retry_failed", "--retry-failed").replace("resume=True", "--resume")
         again = "; make room, and run again with --resume" if isinstance(fault, OSError) and fault.errno == 28 else ""
         print(f"batchllm: {text}{again}", file=sys.stderr)
         return _STOPPED

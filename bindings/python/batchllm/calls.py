@@ -22,6 +22,7 @@ class Call:
         self.over = False  # the call has ended
         self.wanted = True  # keep its results after the call has ended
         self.told = False  # it was logged that this call left rows behind
+        self.asked: frozenset[str] = frozenset()  # columns that results have, even if all of them are empty
 
     def has(self, tag: int) -> bool:
         """Whether a row has this tag."""

@@ -30,7 +30,7 @@ from .figures import EngineInfo, EngineStats
 from .logs import Log
 from .mistakes import mistake_of
 from .options import hinted
-from .params import Params, SamplingParams, params_column
+from .params import Params, SamplingParams, asked_columns, params_column
 from .parsed import parser_of
 from .pictures import Images, folder_list, images_list, images_of, open_pictures, picture_column, picture_counts
 from .plan import Enlarge, Levels, Plan
@@ -839,6 +839,8 @@ class Engine:
                     self._constraints.set(engine, shared, params)  # type: ignore[arg-type]
                     self._adapters.set(engine, shared, params)  # type: ignore[arg-type]
                 native.batchllm_check_params(engine, shared)
+            if not ready:
+                job.asked = asked_columns(params)  # type: ignore[arg-type]
         found: Iterator[Union[Column, Table]] = iter([rows]) if isinstance(rows, Table) else iter(rows) if isinstance(rows, TableSlices) else columns(rows)
         if tags is not None:
             everything = list(found)
@@ -861,6 +863,7 @@ class Engine:
                     if per_row:
                         own = picked(some, places)
                         native_params = params_column(own, len(part))
+                        job.asked |= asked_columns(own)
                         self._constraints.set(engine, native_params, own)
                         self._adapters.set(engine, native_params, own)
                     own_pictures = None
@@ -926,7 +929,7 @@ class Engine:
     def _results(self, job: Call, rows: Any = None) -> Results:
         """All results of a job as one, in the order of its rows. rows: what the caller gave, for the index it has."""
         with self._lock:
-            return Results(self._calls.results(job), index_of(rows))
+            return Results(self._calls.results(job), index_of(rows), job.asked)
 
     def _each(self, job: Call) -> Iterator[Results]:
         """A job's results so far. Each is dropped once the caller is done with it."""
@@ -935,7 +938,7 @@ class Engine:
                 part = self._calls.first_part(job)
             if part is None:
                 return
-            yield Results(part)
+            yield Results(part, asked=job.asked)
             with self._lock:
                 self._calls.drop_first_part(job)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, Optional, Sequence, cast
@@ -386,14 +387,14 @@ def check_writable(format_: str, schema: Any) -> None:
     """Raises if a column cannot be written in a format."""
     arrow = optional("pyarrow", "run_files")
     types = arrow.types
-    for field in schema:  # of one of the results, or as it is in memory
+    for field in schema:  # of one of the results as written, or as it is in memory
         if format_ == "csv" and types.is_nested(field.type):
             raise InvalidArgumentError(
-                f"the column {field.name!r} has lists ({field.type}), which CSV has not: write Parquet or Arrow"
+                f"the column {field.name!r} has lists ({field.type}), which CSV has not: write Parquet or Arrow, or name the columns to pass through"
             )
         if format_ == "csv" and (types.is_large_binary(field.type) or types.is_fixed_size_binary(field.type)):
             raise InvalidArgumentError(
-                f"the column {field.name!r} has bytes ({field.type}), which CSV has not: write Parquet or Arrow"
+                f"the column {field.name!r} has bytes ({field.type}), which CSV has not: write Parquet or Arrow, or name the columns to pass through"
             )
         # It is better to fail before the job than after it.
         try:
@@ -403,6 +404,20 @@ def check_writable(format_: str, schema: Any) -> None:
             raise InvalidArgumentError(
                 f"the column {field.name!r} ({field.type}) cannot be written as {format_}: {fault}; name the columns to pass through"
             ) from None
+
+
+def written_type(format_: str, kind: Any) -> Any:
+    """The type that a results' column has in a format: CSV has no lists, so they are text there, as JSON."""
+    arrow = optional("pyarrow", "run_files")
+    return arrow.large_string() if format_ == "csv" and arrow.types.is_nested(kind) else kind
+
+
+def as_written(column: Any, kind: Any) -> Any:
+    """A results' column in that type."""
+    if column.type == kind:
+        return column
+    texts = [None if value is None else json.dumps(value, ensure_ascii=False) for value in column.to_pylist()]
+    return optional("pyarrow", "run_files").array(texts, kind)
 
 
 def _try_to_write(format_: str, field: Any) -> None:

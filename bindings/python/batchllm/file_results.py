@@ -57,7 +57,7 @@ class FileResults(Protocol):
         """Releases the output."""
 
 
-class _Format:
+class Format:
     """Results as bytes, with their schema."""
 
     def __init__(self, schema: Any) -> None:
@@ -80,7 +80,7 @@ class _Local:
     def __init__(
         self, output: str, chunk_rows: int, schema: Any, resume: bool, force: bool, job: Mapping[str, Any]
     ) -> None:
-        self._new, self._format = output + ".new", _Format(schema)
+        self._new, self._format = output + ".new", Format(schema)
         self._journal = Journal(output, kind="blocks", resume=resume, force=force, **job)
         self._blocks: dict[int, list[int]] = {}  # of each chunk
         for block in range(self._journal.blocks):
@@ -138,7 +138,7 @@ class _Remote:
     ) -> None:  # fmt: skip
         self._system, self._output = filesystem(output, options)
         self._parts, self._state = self._output + ".parts", self._output + ".state"
-        self._chunk_rows, self._format = chunk_rows, _Format(schema)
+        self._chunk_rows, self._format = chunk_rows, Format(schema)
         self._open: dict[int, list[Any]] = {}
         self._begun = False
         exists = bool(self._system.exists(self._output)) and bool(self._system.size(self._output))

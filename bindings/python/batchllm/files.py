@@ -23,9 +23,23 @@ from .errors import (
     check_existing,
 )
 from .file_figures import Figures
-from .file_formats import Reader, Writer, can_write, check_writable, format_of, is_remote, listed, open_reader, source_of, taken
+from .file_formats import (
+    Reader,
+    Writer,
+    as_written,
+    can_write,
+    check_writable,
+    format_of,
+    is_remote,
+    listed,
+    open_reader,
+    source_of,
+    taken,
+    written_type,
+)
 from .file_identity import identity_of
 from .file_results import FileResults, open_results
+from .file_retry import begin_again, check_retry
 from .file_rows import Prompts, ResultColumns, check_adapters, check_continuations
 from .frames import optional
 from .mistakes import mistake_of
@@ -85,6 +99,7 @@ def run_files(
     adapters: Union[Mapping[str, Directory], Directory, None] = None,
     resume: bool = False,
     force: bool = False,
+    retry_failed: bool = False,
     chunk_rows: int = 65536,
     input_format: Optional[str] = None,
     output_format: Optional[str] = None,
@@ -123,6 +138,8 @@ def run_files(
     adapter_column: the column that names each row's adapter. Null: params.adapter, "": none. A row whose adapter is unknown
     or cannot be loaded gets the error ROW_ADAPTER. adapters: as in `Engine`, if engine is a model's directory.
     resume: continues an interrupted job, or begins one if there is none. force: starts over. Not both.
+    retry_failed: with resume, the rows of a finished job that failed run again, whatever their error. The output is
+    replaced when they are done. Not for CSV and URLs.
     chunk_rows: how many rows are planned together, held in memory together and written as a row group.
     input_format, output_format: "parquet", "csv" or "arrow", if the file name does not say.
     storage_options: for fsspec.
@@ -136,6 +153,8 @@ def run_files(
     Whatever stops the run (Ctrl-C, a full disk) is raised; the results so far are kept for `resume`.
     """
     check_existing(resume, force)
+    if retry_failed and not resume:
+        raise ValueError("retry_failed is for a job that continues: give resume=True too")
     if params is not None and not isinstance(params, SamplingParams):
         raise TypeError(f"params is one {type(params).__name__}: SamplingParams are expected, the same for all rows")
     if engine_options and isinstance(engine, Engine):
@@ -150,6 +169,8 @@ def run_files(
         raise ValueError(f"samples is {samples!r}: it is 'rows' or 'lists'")
     source, target = source_of(input), os.fspath(output)
     kinds = format_of(source, input_format, "input_format"), format_of(target, output_format, "output_format")
+    if retry_failed:
+        check_retry(target, kinds[1])
     job_task = Task(task, pooling, normalize, dimensions, continuations, continuations_column)
     wanted = ResultColumns(params or SamplingParams(), result_prefix, samples == "lists", job_task, parsed)
     if wanted.lists and not job_task.generates:
@@ -202,6 +223,10 @@ def run_files(
             engine = opened = Engine(engine, **options)
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, adapter_column, storage_options)
         results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
+        if retry_failed and (results.complete() or (0, 0))[1] > 0:
+            results.close()
+            begin_again(target, kinds[1], wanted, chunk_rows, job)
+            results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
         if engine._pictures is not None:  # messages may name pictures too
             results.use_pictures(engine._pictures)
         complete = results.complete()
@@ -250,7 +275,8 @@ def _output_schema(reader: Reader, passed: Sequence[str], wanted: ResultColumns,
             )
     own = [reader.given.field(name) for name in passed]
     own = [one if can_write(format_, one) else reader.schema.field(one.name) for one in own]
-    return arrow.schema([*own, *(arrow.field(name, kind) for name, _, kind in made)], reader.given.metadata)
+    results = [arrow.field(name, written_type(format_, kind)) for name, _, kind in made]
+    return arrow.schema([*own, *results], reader.given.metadata)
 
 
 class _Plans:
@@ -374,7 +400,8 @@ class _Run:
         own = [taken(given.column(name), rows, schema.field(name).type) for name in self._passed]
         errors = results.column(self._wanted.prefix + "error").is_valid().to_pylist()
         failed = len({tag for tag, bad in zip(tags, errors) if bad})
-        table = self._arrow.table([*own, *results.columns[1:]], schema=schema)
+        made = [as_written(column, schema.field(name).type) for name, column in zip(results.column_names[1:], results.columns[1:])]
+        table = self._arrow.table([*own, *made], schema=schema)
         if not self._wanted.constrained:
             return table, failed, 0
         reasons = results.column(self._wanted.prefix + "finish_reason").to_pylist()

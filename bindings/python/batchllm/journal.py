@@ -29,6 +29,8 @@ class Journal:
     kind: "lines": the output is a file of lines, one for each row, in the order in which rows finish. "blocks": the
     journal keeps blocks of bytes in OUTPUT.blocks; when all rows are done, make the output from them and call `finish`.
     resume: continues the job, or begins it if there is no output. force: starts over. Not both.
+    retry_failed: with resume, rows that failed are not done. The first append or sync replaces the output by a file
+    without their lines. Only for lines.
 
     Rows are numbered from 0, in any way that stays the same. Used by one thread at a time.
     """
@@ -43,15 +45,20 @@ class Journal:
         kind: str = "lines",
         resume: bool = False,
         force: bool = False,
+        retry_failed: bool = False,
         earlier_state: Optional[str] = None,
     ) -> None:
         check_existing(resume, force)
+        if retry_failed and not resume:
+            raise ValueError("retry_failed is for a job that continues: give resume=True too")
         if kind not in _KINDS:
             raise ValueError(f"kind is {kind!r}: it is 'lines' or 'blocks'")
         named = [text for name, value in (parts or {}).items() for text in (name, _shown(value))]
         existing = (
             native.BATCHLLM_JOURNAL_OVERWRITE
             if force
+            else native.BATCHLLM_JOURNAL_RETRY
+            if retry_failed
             else native.BATCHLLM_JOURNAL_RESUME if resume else native.BATCHLLM_JOURNAL_REFUSE
         )
         self._native: Any = None

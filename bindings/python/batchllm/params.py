@@ -12,7 +12,7 @@ from . import native
 from .errors import InvalidArgumentError
 from .sampling_params import PARAMETERS, Parameter, SamplingParams
 
-__all__ = ["Params", "SamplingParams", "asked_logprobs", "params_column", "rows_of"]
+__all__ = ["Params", "SamplingParams", "asked_columns", "asked_logprobs", "params_column", "rows_of"]
 
 
 def asked_logprobs(params: SamplingParams) -> list[tuple[str, bool]]:
@@ -25,6 +25,13 @@ def asked_logprobs(params: SamplingParams) -> list[tuple[str, bool]]:
 
 
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
+
+
+def asked_columns(params: Params) -> frozenset[str]:
+    """The columns of log-probabilities that at least one of the rows asks for."""
+    return frozenset(name for names in rows_of(params, lambda one: tuple(asked_logprobs(one))) for name, _ in names)
+
+
 _Asked = TypeVar("_Asked")
 
 

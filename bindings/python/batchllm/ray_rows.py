@@ -200,8 +200,9 @@ class RayRows:
         made = []
         for name, kind in self.result_fields():
             column = columns.get(name[len(self.prefix) :])
-            if column is None:  # none of these rows has one
-                made.append(pa.nulls(len(good), kind))
+            if column is None:  # none of these rows has one; empty lists are those of prompts of one token
+                asked = name[len(self.prefix) :] in dict(asked_logprobs(self.params)) and self.generates
+                made.append(pa.array([[] if asked and one else None for one in good.to_pylist()], kind))
             elif pa.types.is_integer(kind) or name[len(self.prefix) :] in ("finish_reason", "error"):
                 made.append(column.cast(kind))
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Collection, Optional
 
 from . import native
 from .errors import status_name
@@ -53,8 +53,9 @@ class ResultMemory:
     is column[offsets[i]:offsets[i + 1]].
     """
 
-    def __init__(self, results: native.batchllm_results) -> None:
-        self._native = results
+    def __init__(self, results: native.batchllm_results, asked: Collection[str] = ()) -> None:
+        """asked: columns that there are even if no result has an item, as of prompts of one token."""
+        self._native, self._asked = results, asked
         self._count = results.count
         self._columns: Optional[tuple[str, ...]] = None
 
@@ -141,11 +142,15 @@ class ResultMemory:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of `to_pandas` and similar methods: those of all results, and those of at least one."""
+        """The columns of `to_pandas` and similar methods: those of all results, those of at least one, and
+        those that were asked for."""
         if self._columns is None:
-            self._columns = ALWAYS + tuple(name for name, within in ASKED.items() if len(getattr(self, within)))
+            self._columns = ALWAYS + tuple(
+                name for name, within in ASKED.items() if name in self._asked or len(getattr(self, within))
+            )
         return self._columns
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """Arrow's C data interface: a struct array of the columns `columns`."""
-        return native.batchllm_arrow_write(self._native)
+        asked = sum(1 << i for i, name in enumerate(ASKED) if name in self.columns)
+        return native.batchllm_arrow_write(self._native, asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Iterator, Literal, Mapping, Optional, Sequence, Union, overload
+from typing import Any, Collection, Iterator, Literal, Mapping, Optional, Sequence, Union, overload
 
 from . import frames, native
 from .errors import Error, refuse_pickle
@@ -178,8 +178,8 @@ class Results(ResultMemory, Sequence[Result]):
     column[offsets[i]:offsets[i + 1]].
     """
 
-    def __init__(self, results: native.batchllm_results, row_index: Any = None) -> None:
-        super().__init__(results)
+    def __init__(self, results: native.batchllm_results, row_index: Any = None, asked: Collection[str] = ()) -> None:
+        super().__init__(results, asked)
         self._row_index = row_index  # the pandas index of the rows that were given, in their order
         self._report: Optional[Report] = None
         self._parser: Optional[Parser] = None  # of the JSON schema that all rows have

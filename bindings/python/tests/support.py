@@ -47,7 +47,7 @@ def chat_model(folder, template):
     return folder
 
 
-def run_script(text, **options):
-    """Runs a script in a new process with this process's package; -> CompletedProcess."""
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=120,
+def run_script(text, *arguments, **options):
+    """Runs a script with arguments in a new process with this process's package; -> CompletedProcess."""
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(text), *map(str, arguments)], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "BATCHLLM_TEXT_MODEL": MODEL, "TESTS": os.path.dirname(os.path.abspath(__file__))}, check=False, **options)

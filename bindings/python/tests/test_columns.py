@@ -133,7 +133,7 @@ class Plain(unittest.TestCase):
                 lambda: native.batchllm_advance(engine._native, 0.0, None), lambda: native.batchllm_advance(None, 0.0, None),
                 lambda: native.batchllm_results_of_rows(None, 0, 1, 1), lambda: native.batchllm_results_take(None, 0, 1),
                 lambda: native.batchllm_results_join(native.batchllm_results_none(), None),
-                lambda: native.batchllm_results_rows(None), lambda: native.batchllm_arrow_write(None),
+                lambda: native.batchllm_results_rows(None), lambda: native.batchllm_arrow_write(None, 0),
                 lambda: native.batchllm_params_set_integers(None, "max_tokens", array("q", [1])),
                 lambda: native.batchllm_params_set_integers(native.batchllm_params_column_create(1), None, array("q", [1])),
                 lambda: native.batchllm_plan_groups_of(None), lambda: native.batchllm_plan_save(None, "x"),

@@ -212,6 +212,33 @@ class CutOff(unittest.TestCase):
                 engine.generate(["one more"], params)
             self.assertEqual(engine.stats().cut_off_results, 47)
 
+    def test_rows_that_never_write_start_after_are_warned_of_as_such(self):
+        never = SamplingParams(max_tokens=4, choices=["red", "blue"], start_after="</think>\n")
+        cut = SamplingParams(max_tokens=2, json_schema=self.SCHEMA)
+        whole = SamplingParams(max_tokens=50, json_schema=self.SCHEMA)
+        with batchllm.Engine(MODEL) as engine:
+            with self.assertLogs("batchllm", "WARNING") as logs:
+                results = engine.generate([f"row {i}" for i in range(20)], never)
+            self.assertEqual(set(result.finish_reason for result in results), {"length"})
+            self.assertEqual(len(logs.output), 1)
+            self.assertIn('20 of 20 rows with a constraint never wrote "</think>', logs.output[0])
+            self.assertIn("20 were cut off by max_tokens, 0 ended by themselves", logs.output[0])
+            self.assertNotIn("shortest text", logs.output[0])
+            self.assertEqual((engine.stats().constrained_results, engine.stats().cut_off_results), (20, 20))
+            # What ends by itself before the text is no valid answer either, and is not cut off.
+            stop = dataclasses.replace(never, stop_tokens=list(range(256)), max_tokens=50)
+            with self.assertLogs("batchllm", "WARNING") as logs:
+                results = engine.generate([f"row {i}" for i in range(20)], stop)
+            ended = [result.finish_reason for result in results].count("stop")
+            self.assertGreater(ended, 0)
+            self.assertIn(f"{20 - ended} were cut off by max_tokens, {ended} ended by themselves", logs.output[0])
+            self.assertEqual(engine.stats().cut_off_results, 40 - ended)
+            with self.assertLogs("batchllm", "WARNING") as logs:
+                engine.generate([f"row {i}" for i in range(20)], [(never, cut, whole)[i % 3] for i in range(20)])
+            self.assertEqual(len(logs.output), 1)
+            self.assertIn("7 of 20 rows with a constraint never wrote", logs.output[0])
+            self.assertIn("7 of 20 rows with a constraint were cut off by max_tokens", logs.output[0])
+
     def test_few_rows_are_only_counted(self):
         params = [SamplingParams(max_tokens=2 if i == 0 else 50, json_schema=self.SCHEMA) for i in range(30)]
         with batchllm.Engine(MODEL) as engine:

@@ -1,6 +1,7 @@
 """Files of rows in and out: formats, columns, errors, and jobs that are killed, stopped and resumed."""
 
 import contextlib
+import csv
 import importlib.util
 import json
 import os
@@ -23,7 +24,7 @@ from batchllm import SamplingParams, run_files
 from batchllm.__main__ import _memory
 from batchllm.file_formats import open_reader
 from batchllm.file_rows import Prompts
-from support import MODEL, SIM, chat_model, sim
+from support import MODEL, SIM, chat_model, run_script, sim
 
 try:
     import pyarrow
@@ -156,8 +157,9 @@ class Formats(Files):
             source = write(self.path("nulls.parquet"), pyarrow.table({"prompt": pyarrow.array([None, None], pyarrow.string())}))
             for samples in ("rows", "lists"):
                 self.assertEqual(run_files(engine, source, self.path(f"{samples}_n.parquet"), params=params, samples=samples).failed, 2)
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "'logprobs' has lists .* which CSV has not"):
-                run_files(engine, source, self.path("out.csv"), params=params)
+            run_files(engine, source, self.path("out.csv"), params=params)
+            written = read(self.path("out.csv"))
+            self.assertEqual([json.loads(one) for one in written["logprobs"].to_pylist()], [[], [], [], []])
 
     def test_rows_are_embedded(self):
         source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["one", None, "three"]}))
@@ -239,6 +241,100 @@ class Formats(Files):
             self.assertEqual(row["label"], labels[best])
             self.assertAlmostEqual(row["score"], one["probabilities"][best], delta=1e-4)
             self.assertEqual(len(row["probabilities"]), len(labels))
+
+    def test_lists_of_results_are_json_in_csv(self):
+        model = pathlib.Path(__file__).parents[3] / "tests/golden/embedding/qwen3_labels_bf16"
+        source = write(self.path("in.parquet"), pyarrow.table({"id": [7, 8], "prompt": pyarrow.array([[5, 6], None], pyarrow.list_(pyarrow.int32()))}))
+        with batchllm.Engine(model, backend="cpu", compute_type="f32") as engine:
+            run_files(engine, source, self.path("out.csv"), task="classify", columns=["id"])
+            run_files(engine, source, self.path("out.parquet"), task="classify", columns=["id"])
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "'prompt' has lists .* write Parquet or Arrow, or name the columns to pass through"):
+                run_files(engine, source, self.path("none.csv"), task="classify")
+        with open(self.path("out.csv"), newline="", encoding="utf-8") as file:
+            good, bad = csv.DictReader(file)
+        expected = read(self.path("out.parquet")).to_pylist()[0]
+        self.assertEqual((good["label"], json.loads(good["probabilities"])), (expected["label"], expected["probabilities"]))
+        self.assertEqual((bad["probabilities"], bad["label"]), ("", ""))
+        self.assertIn("ROW_NULL", bad["error"])
+        source = write(self.path("toys.csv"), pyarrow.table({"prompt": ["one", "two"]}))
+        schema = {"type": "object", "properties": {"n": {"enum": [12, 345]}}, "required": ["n"], "additionalProperties": False}
+        params = SamplingParams(max_tokens=40, json_schema=schema, n=2, temperature=1.0, logprobs=0)
+        with batchllm.Engine(MODEL) as engine:
+            run_files(engine, source, self.path("toys.out.csv"), params=params, parsed=True)
+            run_files(engine, source, self.path("lists.csv"), params=params, samples="lists")
+        for row in read(self.path("toys.out.csv")).to_pylist():
+            self.assertEqual(json.loads(row["parsed"]), json.loads(row["text"]))
+            self.assertGreater(len(json.loads(row["logprobs"])), 2)
+        self.assertEqual([len(json.loads(row["text"])) for row in read(self.path("lists.csv")).to_pylist()], [2, 2])
+
+    RETRIED = """
+        import os, sys
+        import batchllm, batchllm.file_retry, batchllm.journal
+        source, output, pages, end, retry = sys.argv[1:]
+        calls = 0
+
+        def counted(function):
+            def call(*arguments, **how):
+                global calls
+                calls += 1
+                if calls == int(end):
+                    os._exit(9)
+                return function(*arguments, **how)
+
+            return call
+
+        os.replace = counted(os.replace)
+        for name in ("append_block", "sync", "finish", "__init__"):
+            setattr(batchllm.Journal, name, counted(getattr(batchllm.Journal, name)))
+        options = {"vocabulary": 1000, "eos_token": 999}
+        params = batchllm.SamplingParams(max_tokens=4, n=2, temperature=1.0)
+        with batchllm.Engine(backend="sim", backend_options=options, kv_memory_bytes=int(pages)) as engine:
+            report = batchllm.run_files(engine, source, output, params=params, chunk_rows=9, resume=True, retry_failed=bool(int(retry)))
+        print(report.rows, report.failed, report.resumed)
+        """
+
+    def test_rows_that_failed_run_again_though_the_job_is_killed_at_any_step(self):
+        table = token_rows(17).to_pydict()
+        for at in (2, 3, 5, 16):
+            table["prompt"][at] = [at] * 3000  # too large for the smaller memory
+        table["prompt"][9] = None
+        source, small, large = self.path("in.parquet"), 64 << 20, 1 << 30
+        prompts = pyarrow.array(table["prompt"], pyarrow.list_(pyarrow.int32()))
+        write(source, pyarrow.table({"number": table["number"], "prompt": prompts}))
+
+        def run(output, memory, end, retry):
+            done = run_script(self.RETRIED, source, self.path(output), memory, end, retry)
+            self.assertIn(done.returncode, (0, 9), done.stderr)
+            return done.stdout.split()
+
+        def found(output):
+            return read(self.path(output)).drop_columns(["shared_tokens"]).to_pylist()
+
+        for kind in ("parquet", "arrow"):
+            self.assertEqual(run(f"whole.{kind}", large, 0, 0), ["17", "1", "0"])
+            self.assertEqual(run(f"out.{kind}", small, 0, 0), ["17", "5", "0"])
+            first = found(f"out.{kind}")
+            self.assertEqual(run(f"out.{kind}", large, 0, 0), ["17", "5", "17"])
+            names = [f"out.{kind}", f"out.{kind}.state"]
+            kept = {name: pathlib.Path(self.path(name)).read_bytes() for name in names}
+            for end in (4, 6, 7, 8, 9) if kind == "parquet" else (0,):  # within `begin_again`, and behind it
+                for name in self.left():
+                    os.unlink(self.path(name))
+                for name in names:
+                    pathlib.Path(self.path(name)).write_bytes(kept[name])
+                said = run(f"out.{kind}", large, end, 1)
+                if not said:
+                    self.assertIn(found(f"out.{kind}"), (first, found(f"whole.{kind}")))
+                    said = run(f"out.{kind}", large, 0, 1)
+                self.assertEqual(said[:2], ["17", "1"])
+                self.assertGreaterEqual(int(said[2]), 12)
+                self.assertEqual(found(f"out.{kind}"), found(f"whole.{kind}"), end)
+                self.assertEqual(self.left(), names)
+        with self.assertRaisesRegex(ValueError, "give resume=True too"):
+            run_files(MODEL, source, self.path("out.parquet"), retry_failed=True)
+        for output in ("out.csv", "memory://out.parquet"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "retry_failed: .*needs an output"):
+                run_files(MODEL, source, output if "//" in output else self.path(output), resume=True, retry_failed=True)
 
     def test_rows_are_scored_by_the_same_or_by_their_own_continuations(self):
         table = pyarrow.table({"prompt": ["one", "two", None, "four"], "ends": [["a", "bc"], ["d"], ["e"], None]})

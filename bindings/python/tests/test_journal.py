@@ -40,6 +40,18 @@ class Journals(unittest.TestCase):
         with self.assertRaises(TypeError):
             pickle.dumps(journal)
 
+    def test_rows_that_failed_are_tried_again(self):
+        with batchllm.Journal(self.output) as journal:
+            journal.append_lines([0, 1, 2], ["a", "B", "c"], [False, True, False])
+        with batchllm.Journal(self.output, resume=True, retry_failed=True) as journal:
+            self.assertEqual((journal.left(0, 3), journal.rows_done, journal.failed), ([1], 2, 0))
+            journal.append_lines([1], ["b"], [False])
+        self.assertEqual(pathlib.Path(self.output).read_text(), "a\nc\nb\n")
+        with batchllm.Journal(self.output, resume=True) as journal:
+            self.assertEqual((journal.left(0, 3), journal.failed), ([], 0))
+        with self.assertRaisesRegex(ValueError, "give resume=True too"):
+            batchllm.Journal(self.output, retry_failed=True)
+
     def test_a_killed_process_loses_nothing_that_was_appended(self):
         code = ("import os, sys, batchllm\n"
                 "journal = batchllm.Journal(sys.argv[1], resume=True, kind=sys.argv[2])\n"

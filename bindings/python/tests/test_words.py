@@ -217,6 +217,25 @@ class Words(unittest.TestCase):
         frame = results.to_pandas(samples="lists")
         self.assertEqual([len(one[0]) for one in frame["prompt_logprobs"]], [len(ids) - 1, 4])
 
+    def test_prompt_logprobs_of_a_prompt_of_one_token_are_an_empty_list(self):
+        params = SamplingParams(max_tokens=2, prompt_logprobs=2)
+        with batchllm.Engine(MODEL) as engine:
+            first, second = engine.generate([[70], [71]], params), engine.generate([[70], [71, 72]], [params, params])
+            streamed = next(iter(engine.stream([[70]], params)))
+            plain = engine.generate([[70]], SamplingParams(max_tokens=2))
+        for result in (first[0], first[1], second[0], streamed):
+            self.assertEqual((result["prompt_logprobs"], result["prompt_top_logprobs"]), ([], []))
+            self.assertNotIn("logprobs", result)
+        self.assertEqual([len(result["prompt_top_logprobs"]) for result in second], [0, 1])
+        self.assertNotIn("prompt_logprobs", plain[0])
+        if any(importlib.util.find_spec(package) is None for package in ("pandas", "polars", "pyarrow")):
+            self.skipTest("the rest needs pandas, Polars and pyarrow")
+        for name in ("prompt_logprobs", "prompt_top_logprobs"):
+            self.assertEqual(first.to_arrow().column(name).to_pylist(), [[], []])
+            self.assertEqual(first.to_arrow(samples="lists").column(name).to_pylist(), [[[]], [[]]])
+            self.assertEqual(first.to_polars()[name].to_list(), [[], []])
+            self.assertEqual([len(one) for one in first.to_pandas()[name]], [0, 0])
+
     def test_the_signature_says_what_the_fields_say(self):
         signature = inspect.signature(SamplingParams).parameters
         names = [field.name for field in dataclasses.fields(SamplingParams)]

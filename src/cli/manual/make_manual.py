@@ -53,7 +53,7 @@ def read_option(line):
     """A line of --help that begins with a dash; its text may be empty if it is on the next line."""
     spec, _, text = re.match(r"\s*(\S.*?)(\s{2,}(.*))?$", line).group(1, 2, 3)
     names, _, value = spec.partition(" ")
-    value = re.sub(r"\s*(REQUIRED|Excludes: \S+)", "", value).strip()
+    value = re.sub(r"\s*(REQUIRED|(Excludes|Needs): \S+)", "", value).strip()
     return Option(names.split(","), value, text or "")
 
 

@@ -280,6 +280,17 @@ public final class Journal implements AutoCloseable {
         }
 
         /**
+         * The same, except that rows that failed are not done: the first append or sync replaces the output by a file
+         * without their lines. Only for lines.
+         *
+         * @return this
+         */
+        public Builder resumeAndRetryFailed() {
+            existing = Native.BATCHLLM_JOURNAL_RETRY;
+            return this;
+        }
+
+        /**
          * The job starts over.
          *
          * @return this

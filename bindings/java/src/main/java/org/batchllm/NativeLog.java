@@ -33,6 +33,7 @@ final class NativeLog {
         return Native.BATCHLLM_LOG_ERROR;
     }
 
+    /** One below the library's, apart from its errors and warnings: loggers print INFO if nobody has configured them. */
     private static Logger.Level levelOf(int level) {
         switch (level) {
             case Native.BATCHLLM_LOG_ERROR:
@@ -40,9 +41,9 @@ final class NativeLog {
             case Native.BATCHLLM_LOG_WARNING:
                 return Logger.Level.WARNING;
             case Native.BATCHLLM_LOG_INFO:
-                return Logger.Level.INFO;
-            default:
                 return Logger.Level.DEBUG;
+            default:
+                return Logger.Level.TRACE;
         }
     }
 
