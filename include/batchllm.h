@@ -1433,9 +1433,8 @@ BATCHLLM_API int32_t batchllm_report_save(batchllm_report *report,
  *
  * Results are kept in one of two ways. BATCHLLM_JOURNAL_LINES: the output is a file of lines, one
  * for each row, in the order in which rows finish. BATCHLLM_JOURNAL_BLOCKS, for any other output:
- * OUTPUT.blocks holds blocks of bytes, each with the results of some rows in whatever form the
- * caller likes. When all rows are done, the caller reads the blocks, makes the output from them,
- * and calls batchllm_journal_finish.
+ * OUTPUT.blocks holds blocks of bytes, each with the results of some rows in the caller's own form.
+ * When all rows are done, the caller makes the output of them and calls batchllm_journal_finish.
  */
 
 typedef struct batchllm_journal batchllm_journal;
@@ -1477,13 +1476,12 @@ BATCHLLM_API void batchllm_journal_options_init(batchllm_journal_options *option
 
 /* Opens a journal. A regular file is locked against other journals, in this process and others,
  * until the journal is destroyed. Nothing that exists is changed before the first call that appends
- * or syncs, except that RESUME removes blocks that were left behind when the job was complete. A
- * journal that is destroyed before leaves nothing behind. With RETRY, that call replaces the output
- * by a file without the lines of rows that failed.
+ * or syncs, except that RESUME removes blocks left behind when the job was complete: destroyed
+ * before, a journal leaves no trace. RETRY then replaces the output by one without the failed rows.
  * Errors: STATE if another run is writing to the output. JOURNAL_EXISTS with REFUSE, if there is an
- * output that is not empty. With RESUME and RETRY: JOURNAL_MISMATCH for another job; JOURNAL_FORMAT
- * if lines of the output have been changed, or if there is an output and no state. INVALID_ARGUMENT
- * if the output is the input, or if it cannot be resumed or cannot appear in one piece and has to. */
+ * output that is not empty. With RESUME, RETRY: JOURNAL_MISMATCH for another job; JOURNAL_FORMAT if
+ * lines of the output have been changed, or if there is an output and no state. INVALID_ARGUMENT if
+ * the output is the input, or if it cannot be resumed or cannot appear in one piece and has to. */
 BATCHLLM_API int32_t batchllm_journal_open(const batchllm_journal_options *options,
                                            batchllm_journal **out);
 /* Does not sync. */
