@@ -261,6 +261,7 @@ Status Journal::match_entries() {
     FileScanner results(results_->fd(), results_->path(), 0);
     FileScanner state = state_->records();
     ASSIGN_OR_RETURN(const bool dropping, state_->dropping());
+    replacing_ = !keep_blocks_ && (retrying_ || dropping);
     ASSIGN_OR_RETURN(int64_t left, size_of(results_->path(), results_->fd()));
     int64_t lost = 0;
     while (true) {
@@ -322,7 +323,7 @@ Status Journal::keep_entry(const Entry &entry, std::string_view records) {
         state_->keep(rows_done_ + dropped_lines_ + dropped_records_);
         return {};
     }
-    if (!keep_blocks_) {
+    if (replacing_) {
         const bool follows = !kept_parts_.empty() && kept_parts_.back().second == begin;
         if (!follows) kept_parts_.emplace_back(begin, begin);
         kept_parts_.back().second = bytes_;

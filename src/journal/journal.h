@@ -135,7 +135,9 @@ class Journal {
     std::optional<PictureList> picture_list_;             // of a regular file
     bool resuming_ = false;
     bool retrying_ = false;
-    // Of lines: what is left once those of failed rows are dropped.
+    bool replacing_ =
+        false; // the lines of failed rows are dropped in this run, or were in the last
+    // What is left then.
     std::vector<std::pair<int64_t, int64_t>> kept_parts_; // of the results, in bytes
     std::string kept_records_;
     int64_t dropped_lines_ = 0;   // still in the results
