@@ -93,6 +93,10 @@ Result<DeviceCosts> find_device_costs(const std::string &name);
 // device's rates (those that are unknown are the H200's), or that of a processor.
 DeviceCosts costs_of_device(const ComputeDevice &device);
 
+// An H200's rates of experts and of products in fp8 -> those of a device whose products are so many times as fast, and whose
+// memory is: experts with few rows take as long as reading their weights.
+void scale_unmeasured(double products, double memory, DeviceCosts *costs);
+
 Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file);
 std::string device_costs_text(const DeviceCosts &costs);
 
