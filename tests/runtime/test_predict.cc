@@ -422,7 +422,7 @@ void rows_that_the_model_may_end_take_the_expected_tokens(void **) {
 void what_cannot_be_predicted_says_why(void **) {
     const TemporaryDirectory model;
     model.write("config.json", config);
-    model.write("bad.json", R"({"format": 3, "name": "x"})");
+    model.write("bad.json", R"({"format": 4, "name": "x"})");
     model.write("old.json", R"({"name": "x"})");
     const Rows rows;
     batchllm_plan *plan = rows.plan();
@@ -651,9 +651,9 @@ void a_description_is_read_as_it_was_written(void **) {
             fail_msg("%s is not in: %s", words, parsed.status().message().c_str());
         }
     };
-    fails("\"format\": 3,", "", "x.json: a description of format 1");
-    fails("\"format\": 3,", "\"format\": 4, \"more\": 1,", "from a newer version");
-    fails("\"format\": 3,", "\"format\": \"3\",", "format");
+    fails("\"format\": 4,", "", "x.json: a description of format 1");
+    fails("\"format\": 4,", "\"format\": 5, \"more\": 1,", "from a newer version");
+    fails("\"format\": 4,", "\"format\": \"4\",", "format");
     fails("\"gpu\": true", "\"gpu\": 1", "gpu");
     fails("\"step_us\"", "\"step_ms\"", "step_ms");
     fails("\"kv_fraction\": 0.25", "\"kv_fraction\": 25", "kv_fraction");
@@ -1147,7 +1147,7 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
 // Checks that a description measured by an older library is measured again and replaced.
 void measure_again_what_is_older(const EngineOptions &options, const std::string &path) {
     std::string older = read_file(path, size_t{1} << 20).value();
-    older.erase(older.find("\"format\": 3,"), 12);
+    older.erase(older.find("\"format\": 4,"), 12);
     assert_true(keep_in_cache(path, older));
     const ProbedDevice again = probe_device(options).value();
     const DeviceCosts replaced = find_device_costs(path).value();

@@ -6,7 +6,7 @@
 // of exchange may be absent. The format number defines what the figures mean and how they were obtained; files with
 // another format are rejected:
 //
-//     {"format": 3, "name": "NVIDIA H200", "gpu": true, "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
+//     {"format": 4, "name": "NVIDIA H200", "gpu": true, "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
 //      "batches_in_flight": 2, "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3e12,
 //      "attention_flops": 5.2e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.3,
 //      "attention_us": 20, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
@@ -27,7 +27,7 @@
 namespace batchllm {
 
 // Increase it when the meaning or the derivation of the figures changes.
-inline constexpr int64_t device_costs_format = 3;
+inline constexpr int64_t device_costs_format = 4;
 
 // For elements of two bytes.
 struct DeviceCosts {
