@@ -46,6 +46,9 @@ Status compare_with_measured(const std::string &device) {
     double worst = 0, sum = 0;
     std::vector<MeasuredJob> jobs = device == "h100" ? measured_on_h100() : measured_on_h200();
     for (MeasuredJob &job : measured_models(device)) jobs.push_back(std::move(job));
+    if (device == "h100") {
+        for (MeasuredJob &job : experts_on_h100()) jobs.push_back(std::move(job));
+    }
     std::printf("| job | measured, rows/s | predicted | error | steps | linear, s | attention | "
                 "states | elementwise | logits | step |\n"
                 "|---|---|---|---|---|---|---|---|---|---|---|\n");

@@ -311,7 +311,8 @@ Result<std::unique_ptr<ProbeModel>> probe_model(bool cpu) {
 Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     const BackendInfo &info = backend->info();
     const Probe probe(backend, model);
-    DeviceCosts costs = named_device_costs("h200").value(); // for what is not measured
+    const DeviceCosts known = named_device_costs("h200").value(); // for what is not measured
+    DeviceCosts costs = known;
     if (on_processor(info)) {
         costs.product_us = costs.attention_us = costs.step_us = 0;
         costs.exchange_us = costs.link_bandwidth = 0;
@@ -325,14 +326,10 @@ Result<DeviceCosts> measure_device(Backend *backend, const Model &model) {
     take_info(info, &costs);
     RETURN_IF_ERROR(probe.fill(sizes_for(info)));
     RETURN_IF_ERROR(measure_attention(probe, model, &costs));
-    const double rate = costs.products.back().flops;
     RETURN_IF_ERROR(measure_products(probe, model, &costs));
-    // Not measured: assumed to differ from that device by the same factor as other products.
-    const double ratio = costs.products.back().flops / rate;
-    for (std::vector<DeviceCosts::Product> *rates :
-         {&costs.experts, &costs.fp8_products, &costs.fp8_experts}) {
-        for (DeviceCosts::Product &product : *rates) product.flops *= ratio;
-    }
+    // Not measured: assumed to differ from that device by the same factors as other products, and reading keys.
+    scale_unmeasured(costs.products.back().flops / known.products.back().flops,
+                     costs.attention_bandwidth / known.attention_bandwidth, &costs);
     // The pool has the default share of the memory that the probe's model leaves.
     costs.kv_fraction = on_processor(info) ? cpu_kv_fraction : gpu_kv_fraction;
     costs.memory_bytes =

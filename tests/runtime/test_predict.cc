@@ -102,7 +102,8 @@ batchllm_stats run_on_sim(const Rows &rows, const batchllm_plan *plan, const std
     return stats;
 }
 
-void predict_measured(const std::vector<MeasuredJob> &measured, const char *device) {
+void predict_measured(const std::vector<MeasuredJob> &measured, const char *device,
+                      double most_off = 0.06, double mean_off = 0.02) {
     double sum = 0;
     int jobs = 0;
     for (const MeasuredJob &job : measured) {
@@ -112,29 +113,11 @@ void predict_measured(const std::vector<MeasuredJob> &measured, const char *devi
         const double off = predicted->rows_second / job.rows_second - 1;
         sum += std::abs(off);
         ++jobs;
-        if (std::abs(off) <= 0.06) continue;
+        if (std::abs(off) <= most_off) continue;
         fail_msg("%s, %s on %s: %.1f rows/s predicted, %.1f measured", job.job.name, job.job.model,
                  device, predicted->rows_second, job.rows_second);
     }
-    assert_true(sum < 0.02 * jobs);
-}
-
-// Of an H100 (docs/performance.md). Predicted 12 to 26 % too fast.
-void jobs_with_latents_are_predicted_within_three_tenths(void **) {
-    const struct {
-        const char *model, *job;
-        double rows_second;
-    } measured[] = {{"glm-4.7-flash", "a16", 79.6},
-                    {"glm-4.7-flash", "c16", 19.5},
-                    {"deepseek-v2-lite", "a16", 165},
-                    {"deepseek-v2-lite", "c16", 36.4}};
-    for (const auto &one : measured) {
-        MeasuredJob job = measured_job({one.job, 0, 0, one.rows_second, false});
-        job.job.model = one.model;
-        const Result<Predicted> predicted = predict_job(job, "h100");
-        assert_true(predicted.ok());
-        assert_true(std::abs(predicted->rows_second / one.rows_second - 1) < 0.3);
-    }
+    assert_true(sum < mean_off * jobs);
 }
 
 void jobs_on_an_h200_are_predicted_within_six_percent(void **) {
@@ -145,6 +128,119 @@ void jobs_on_an_h200_are_predicted_within_six_percent(void **) {
 void jobs_on_an_h100_are_predicted_within_six_percent(void **) {
     predict_measured(measured_on_h100(), "h100");
     predict_measured(measured_models("h100"), "h100");
+}
+
+// Most of them too fast (docs/lab/jobs.md).
+void jobs_with_experts_or_latents_on_an_h100_are_predicted_within_nine_percent(void **) {
+    predict_measured(experts_on_h100(), "h100", 0.09, 0.055);
+}
+
+// Rows that have `count` tokens of their `own` in the step, behind shared prefixes, which may be in the step as a whole.
+TokenBatch rows_behind(int32_t prefixes, int32_t prefix, int32_t rows, int32_t own, int32_t count,
+                       bool whole) {
+    TokenBatch batch;
+    for (int32_t p = 0; p < prefixes; ++p) {
+        const auto parent = prefix > 0 ? static_cast<int32_t>(batch.nodes.size()) : -1;
+        const auto at = [&] { return static_cast<int32_t>(batch.tokens.size()); };
+        if (prefix > 0) batch.nodes.push_back({-1, 0, prefix, at(), whole ? prefix : 0, true});
+        if (whole && prefix > 0) batch.tokens.resize(batch.tokens.size() + size_t(prefix));
+        for (int32_t row = 0; row < rows; ++row) {
+            batch.nodes.push_back({parent, prefix, own, at(), count, false});
+            batch.tokens.resize(batch.tokens.size() + size_t(count));
+        }
+    }
+    return batch;
+}
+
+// build/bench/latent on an H100 with GLM-4.7-Flash's heads (docs/lab/latents.md). What products move of decoding tokens'
+// queries and results is predicted with attention, but is not among these times.
+void attention_over_latents_takes_what_its_kernels_take(void **) {
+    const Model model = bench_model("glm-4.7-flash").value().model;
+    DeviceCosts costs = named_device_costs("h100").value();
+    costs.product_us = 0;
+    const StepCost cost(costs, model);
+    const struct {
+        TokenBatch batch;
+        double us;
+    } cases[] = {
+        {rows_behind(128, 0, 1, 2048, 1, false), 112.8},
+        {rows_behind(32, 0, 1, 8192, 1, false), 117.5},
+        {rows_behind(32, 2000, 16, 256, 1, false), 186},
+        {rows_behind(1, 0, 1, 2048, 2048, false), 148.4}, // in the plain form, as those that follow
+        {rows_behind(1, 0, 1, 8192, 1024, false), 502.7},
+        {rows_behind(1, 2000, 16, 200, 200, false), 405.5},
+    };
+    for (const auto &one : cases) {
+        const double us = cost.seconds(one.batch).attention / 47 * 1e6;
+        if (std::abs(us / one.us - 1) > 0.12) fail_msg("%.1f us, measured %.1f", us, one.us);
+    }
+}
+
+// In other models too: Gemma 4's heads of 512 have two heads of keys, but eight times the bytes of these.
+void merging_costs_at_least_the_bytes_of_partial_results(void **) {
+    const Model model = bench_model("gemma-4-26b-a4b").value().model;
+    DeviceCosts costs = named_device_costs("h100").value();
+    const auto merges = [&](double merge_ns) {
+        costs.merge_ns = merge_ns;
+        return StepCost(costs, model).merge_seconds();
+    };
+    const double bytes = 2 * 4.0 * 16 * (25 * 256 + 5 * 512) / costs.memory_bandwidth;
+    assert_true(std::abs(merges(0) / bytes - 1) < 1e-9);
+    const double heads = 1.4e-9 * 4 * (25 * 8),
+                 wide = 2 * 4.0 * 16 * 5 * 512 / costs.memory_bandwidth;
+    assert_true(std::abs(merges(1.4) / (heads + wide) - 1) < 1e-9);
+    costs.gpu = false; // results stay in caches
+    assert_true(merges(0) == 0);
+}
+
+// Of larger heads, for prompts.
+void wide_heads_attend_at_lower_rates(void **) {
+    const auto rate = [](int32_t head_dim) {
+        Model model = bench_model("Mistral-7B").value().model;
+        for (Layer &layer : model.layers) layer.attention()->head_dim = head_dim;
+        const StepCost cost(named_device_costs("h100").value(), model);
+        const TokenBatch prompt = rows_behind(1, 0, 1, 8192, 8192, false);
+        return head_dim / (cost.seconds(prompt).attention / 32 - 20e-6);
+    };
+    assert_true(std::abs(rate(256) / rate(128) - 0.85) < 0.01);
+    assert_true(std::abs(rate(512) / rate(128) - 0.69) < 0.01);
+}
+
+// 27 prefixes: 128 (1 - (15 / 16)^27) = 105.6 of Qwen3-30B-A3B's experts.
+void rows_that_choose_by_context_read_fewer_experts(void **) {
+    const Model model = bench_model("qwen3-30b-a3b").value().model;
+    DeviceCosts costs = named_device_costs("h100").value();
+    costs.experts = {{1, 1e12},
+                     {1 << 20, 1e12 * (1 << 20)}}; // an expert takes as long for any rows
+    costs.products = {{1, 1e30}};
+    costs.product_us = 0;
+    StepCost each(costs, model), alike(costs, model);
+    alike.choose_by_context();
+    const TokenBatch rows = rows_behind(27, 2000, 16, 250, 1, false);
+    const auto share = [&](const TokenBatch &batch) {
+        return alike.seconds(batch).linear / each.seconds(batch).linear;
+    };
+    assert_true(std::abs(share(rows) - 105.6 / 128) < 1e-3);
+    // Own tokens that are the larger part of a context, and prompts.
+    assert_true(std::abs(share(rows_behind(27, 200, 16, 2000, 1, false)) - 1) < 1e-6);
+    assert_true(std::abs(share(rows_behind(2, 2000, 4, 200, 200, true)) - 1) < 1e-6);
+    assert_true(share(rows_behind(1, 2000, 16, 250, 1, false)) < 0.11);
+}
+
+// Few rows of an expert take as long as reading it. The H200's rates with an H100's memory are what was measured there.
+void experts_with_few_rows_are_read_as_fast_as_memory_allows(void **) {
+    const DeviceCosts h100 = named_device_costs("h100").value();
+    for (const auto &[rates, bytes] : {std::pair(h100.experts, 2), {h100.fp8_experts, 1}}) {
+        for (const DeviceCosts::Product &of : rates) {
+            assert_true(of.flops / of.rows * bytes / 2 < h100.attention_bandwidth);
+        }
+    }
+    const DeviceCosts derived =
+        costs_of_device({DeviceKind::gpu, "another", 132 * 1.98e9 * 4096, 3.35e12});
+    for (size_t i = 0; i < 3; ++i) { // 16, 64 and 128 rows
+        assert_true(std::abs(derived.experts[i].flops / h100.experts[i].flops - 1) < 0.09);
+    }
+    assert_true(derived.experts.back().flops == named_device_costs("h200")->experts.back().flops);
 }
 
 const ComputeDevice h200{DeviceKind::gpu, "NVIDIA H200", 0, 0};
@@ -178,7 +274,7 @@ void prompts_merge_fewer_nodes_than_decode_tokens(void **) {
             changed.merge_ns = merge_ns;
             return StepCost(changed, model.model).seconds(batch).attention;
         };
-        return std::lround((attention(1) - attention(0)) / (64 * 32 * 32 * 1e-9));
+        return std::lround((attention(3) - attention(2)) / (64 * 32 * 32 * 1e-9));
     };
     assert_int_equal(merges(1, true), 0);
     assert_int_equal(merges(2, true), 1);
@@ -326,7 +422,7 @@ void rows_that_the_model_may_end_take_the_expected_tokens(void **) {
 void what_cannot_be_predicted_says_why(void **) {
     const TemporaryDirectory model;
     model.write("config.json", config);
-    model.write("bad.json", R"({"format": 3, "name": "x"})");
+    model.write("bad.json", R"({"format": 4, "name": "x"})");
     model.write("old.json", R"({"name": "x"})");
     const Rows rows;
     batchllm_plan *plan = rows.plan();
@@ -555,9 +651,9 @@ void a_description_is_read_as_it_was_written(void **) {
             fail_msg("%s is not in: %s", words, parsed.status().message().c_str());
         }
     };
-    fails("\"format\": 3,", "", "x.json: a description of format 1");
-    fails("\"format\": 3,", "\"format\": 4, \"more\": 1,", "from a newer version");
-    fails("\"format\": 3,", "\"format\": \"3\",", "format");
+    fails("\"format\": 4,", "", "x.json: a description of format 1");
+    fails("\"format\": 4,", "\"format\": 5, \"more\": 1,", "from a newer version");
+    fails("\"format\": 4,", "\"format\": \"4\",", "format");
     fails("\"gpu\": true", "\"gpu\": 1", "gpu");
     fails("\"step_us\"", "\"step_ms\"", "step_ms");
     fails("\"kv_fraction\": 0.25", "\"kv_fraction\": 25", "kv_fraction");
@@ -1051,7 +1147,7 @@ void a_probe_finds_the_memory_of_a_processor(void **) {
 // Checks that a description measured by an older library is measured again and replaced.
 void measure_again_what_is_older(const EngineOptions &options, const std::string &path) {
     std::string older = read_file(path, size_t{1} << 20).value();
-    older.erase(older.find("\"format\": 3,"), 12);
+    older.erase(older.find("\"format\": 4,"), 12);
     assert_true(keep_in_cache(path, older));
     const ProbedDevice again = probe_device(options).value();
     const DeviceCosts replaced = find_device_costs(path).value();
@@ -1098,7 +1194,12 @@ int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_on_an_h200_are_predicted_within_six_percent),
         cmocka_unit_test(jobs_on_an_h100_are_predicted_within_six_percent),
-        cmocka_unit_test(jobs_with_latents_are_predicted_within_three_tenths),
+        cmocka_unit_test(jobs_with_experts_or_latents_on_an_h100_are_predicted_within_nine_percent),
+        cmocka_unit_test(attention_over_latents_takes_what_its_kernels_take),
+        cmocka_unit_test(merging_costs_at_least_the_bytes_of_partial_results),
+        cmocka_unit_test(wide_heads_attend_at_lower_rates),
+        cmocka_unit_test(rows_that_choose_by_context_read_fewer_experts),
+        cmocka_unit_test(experts_with_few_rows_are_read_as_fast_as_memory_allows),
         cmocka_unit_test(prompts_merge_fewer_nodes_than_decode_tokens),
         cmocka_unit_test(heads_cost_more_the_smaller_the_model_is),
         cmocka_unit_test(the_price_of_a_head_does_not_follow_the_size_of_steps),

@@ -1,5 +1,6 @@
 #include "backend/sim/device_costs.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -52,8 +53,10 @@ DeviceCosts h200() {
 }
 
 // Fitted to jobs of bench/throughput (docs/lab/engine.md): a device that was just idle, as device_probe.h measures it,
-// has faster products of some sizes than one at its power limit. Experts are the H200's rates, scaled as the products
-// are; a merge is as on the H200, so that common prefixes have the same price.
+// has faster products of some sizes than one at its power limit. Experts of up to 128 rows are as bench/four_bits has
+// them in 16 bits there (docs/lab/four-bits.md); of more rows, which run at the power limit, and in fp8 they are the
+// H200's rates, scaled as the products are, or with few rows as in 16 bits. A merge is as on the H200, so that common
+// prefixes have the same price.
 DeviceCosts h100() {
     DeviceCosts costs = h200();
     costs.name = "NVIDIA H100 80GB HBM3";
@@ -63,8 +66,10 @@ DeviceCosts h100() {
     costs.memory_bandwidth = 2.5e12;
     costs.attention_flops = 5.6e14;
     costs.attention_bandwidth = 3.05e12;
-    costs.experts = {{16, 6.2e13}, {64, 2.35e14}, {128, 3.97e14},
+    costs.experts = {{16, 4.6e13}, {64, 1.8e14},  {128, 3.3e14},
                      {256, 5e14},  {512, 5.5e14}, {2048, 5.8e14}};
+    costs.fp8_experts = {{16, 8.5e13},  {64, 3.17e14}, {128, 5.1e14},
+                         {256, 7.3e14}, {512, 8.1e14}, {2048, 8.4e14}};
     return costs;
 }
 
@@ -79,10 +84,8 @@ DeviceCosts derived_from_h200(const ComputeDevice &device) {
     const double memory = ratio(device.memory_bandwidth, h200_memory_bandwidth);
     DeviceCosts costs = h200();
     costs.name = device.name;
-    for (std::vector<DeviceCosts::Product> *rates :
-         {&costs.products, &costs.experts, &costs.fp8_products, &costs.fp8_experts}) {
-        for (DeviceCosts::Product &product : *rates) product.flops *= products;
-    }
+    for (DeviceCosts::Product &product : costs.products) product.flops *= products;
+    scale_unmeasured(products, memory, &costs);
     costs.attention_flops *= products;
     costs.memory_bandwidth *= memory;
     costs.attention_bandwidth *= memory;
@@ -232,6 +235,17 @@ Result<DeviceCosts> named_device_costs(std::string_view name) {
                  "the library "
                  "NULL), this machine's",
                  std::string(name).c_str(), device_names().c_str());
+}
+
+void scale_unmeasured(double products, double memory, DeviceCosts *costs) {
+    for (DeviceCosts::Product &product : costs->fp8_products) product.flops *= products;
+    for (std::vector<DeviceCosts::Product> *rates : {&costs->experts, &costs->fp8_experts}) {
+        if (rates->empty()) continue;
+        const double read = memory * rates->front().flops / rates->front().rows;
+        for (DeviceCosts::Product &product : *rates) {
+            product.flops = std::min(product.flops * products, product.rows * read);
+        }
+    }
 }
 
 DeviceCosts costs_of_device(const ComputeDevice &device) {

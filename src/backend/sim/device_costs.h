@@ -6,7 +6,7 @@
 // of exchange may be absent. The format number defines what the figures mean and how they were obtained; files with
 // another format are rejected:
 //
-//     {"format": 3, "name": "NVIDIA H200", "gpu": true, "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
+//     {"format": 4, "name": "NVIDIA H200", "gpu": true, "memory_bytes": 150754820096, "kv_fraction": 0.9, "page_tokens": 64, "step_tokens": 16384,
 //      "batches_in_flight": 2, "products": [[32, 7.1e13], [128, 2.7e14], ...], "product_us": 2, "memory_bandwidth": 3e12,
 //      "attention_flops": 5.2e14, "attention_bandwidth": 4.4e12, "attention_overlap": 0.3,
 //      "attention_us": 20, "merge_ns": 1.4, "step_us": 60, "host_us": 335, "host_token_us": 0.18,
@@ -27,7 +27,7 @@
 namespace batchllm {
 
 // Increase it when the meaning or the derivation of the figures changes.
-inline constexpr int64_t device_costs_format = 3;
+inline constexpr int64_t device_costs_format = 4;
 
 // For elements of two bytes.
 struct DeviceCosts {
@@ -92,6 +92,10 @@ Result<DeviceCosts> find_device_costs(const std::string &name);
 // Of a device that computes: the built-in description of its name, or else one that is derived from an H200's by the
 // device's rates (those that are unknown are the H200's), or that of a processor.
 DeviceCosts costs_of_device(const ComputeDevice &device);
+
+// An H200's rates of experts and of products in fp8 -> those of a device whose products are so many times as fast, and whose
+// memory is: experts with few rows take as long as reading their weights.
+void scale_unmeasured(double products, double memory, DeviceCosts *costs);
 
 Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file);
 std::string device_costs_text(const DeviceCosts &costs);

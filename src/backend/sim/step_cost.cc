@@ -40,6 +40,9 @@ constexpr double merge_heads = 4;
 // often its A and B are read, in effect.
 constexpr double adapter_matrix_us = 10;
 constexpr double adapter_rereads = 1.7;
+// Of latents (docs/lab/latents.md): making pages of heads' keys and values of them reaches this share of attention_flops,
+// 458 and 516 TFLOP/s of 560 on an H100.
+constexpr double expanding_share = 0.85;
 constexpr int32_t streamed_queries = 2; // up to this many queries read a node at memory bandwidth
 // A tile of up to this many rows, queries times the heads that share keys, widens keys in fp8 as it reads them; for more of
 // them they are widened first.
@@ -87,6 +90,13 @@ double rounded_up(double value, double to) {
     return to * static_cast<double>(static_cast<int64_t>((value + to - 1) / to));
 }
 
+// Attention's arithmetic with heads of this size on a GPU, in parts of the rate with heads of 128, by kernels on an H100:
+// with 256 450 to 528 TFLOP/s (docs/lab/latents.md, attention.md), with 512 347 to 425, of 560. Of heads of 64 no time is
+// known.
+double head_share(int32_t head_dim) {
+    return head_dim <= 128 ? 1 : head_dim <= latent_head_dim ? 0.85 : 0.69;
+}
+
 // How many keys tokens at positions [first, end) see at most, on average: of a window all, of a chunk of the same size those
 // up to the token's own.
 double most_seen(int32_t window, bool chunked, double first, double end) {
@@ -98,6 +108,25 @@ double most_seen(int32_t window, bool chunked, double first, double end) {
         return (whole * size * (size + 1) + rest * (rest + 1)) / 2;
     };
     return (before(end) - before(first)) / (end - first);
+}
+
+// The tokens of prompts, and the nodes in which rows that decode have the largest part of their context.
+double choices_by_context(const TokenBatch &batch) {
+    std::vector<bool> chosen(batch.nodes.size());
+    double choices = 0;
+    for (size_t n = 0; n < batch.nodes.size(); ++n) {
+        const ContextNode &node = batch.nodes[n];
+        if (node.token_count > streamed_queries) choices += node.token_count;
+        if (node.token_count == 0 || node.token_count > streamed_queries) continue;
+        size_t most = n;
+        for (int32_t up = node.parent; up >= 0; up = batch.nodes[static_cast<size_t>(up)].parent) {
+            const auto u = static_cast<size_t>(up);
+            if (batch.nodes[u].length > batch.nodes[most].length) most = u;
+        }
+        choices += chosen[most] ? 0 : 1;
+        chosen[most] = true;
+    }
+    return choices;
 }
 
 } // namespace
@@ -199,6 +228,26 @@ void StepCost::add_experts(const Experts &experts, const LayerForms &forms, doub
     elementwise_bytes_ += chosen * hidden * element; // read by the weighted sum
 }
 
+StepCost::AttentionLayers StepCost::layers_of(const Attention &a) const {
+    AttentionLayers one{a.window, a.heads, a.kv_heads, a.head_dim, a.value_dim(), a.kept_size()};
+    one.chunked = a.chunked;
+    if (!costs_.gpu) return one;
+    one.key_dim = padded_key_dim(a);
+    one.value_dim = padded_value_dim(a);
+    one.kept = padded_kept(a);
+    if (!a.latent) {
+        one.share = head_share(one.key_dim);
+        return one;
+    }
+    const Latent &of = a.latent;
+    one.up = elements(of.up);
+    one.up_bytes = element * a.heads * (of.plain + 2 * of.rank + of.value_dim);
+    if (!expands_latents(a)) return one;
+    one.plain_pair = 4.0 * a.heads * latent_head_dim / head_share(latent_head_dim);
+    one.expansion = 2 * one.up / expanding_share;
+    return one;
+}
+
 void StepCost::add_attention(const AttentionLayers &one) {
     const auto same = [&](const AttentionLayers &known) {
         return known.window == one.window && known.chunked == one.chunked &&
@@ -222,42 +271,37 @@ void StepCost::add_mixer(const Layer &layer, const LayerForms &forms, double hid
         add_product(double(first_rows(layer.mixer)) * hidden, forms.first);
         add_product(double(last_columns(layer.mixer)) * hidden, forms.last);
     };
-    std::visit(
-        Visitor{[](const NoMixer &) {},
-                [&](const Attention &a) {
-                    const Weight &q = a.first_q();
-                    if (on_gpu) {
-                        add_ends();
-                    } else {
-                        add_product(elements(q) + elements(a.k) + elements(a.v) + elements(a.gate) +
-                                    elements(a.latent.down));
-                        add_product(elements(a.o));
-                    }
-                    if (a.latent.q_down) add_product(elements(a.q));
-                    add_product(elements(a.latent.up));
-                    const int64_t kept = on_gpu ? padded_kept(a) : a.kept_size();
-                    add_attention(
-                        {a.window, a.heads, a.kv_heads, on_gpu ? padded_key_dim(a) : a.head_dim,
-                         on_gpu ? padded_value_dim(a) : a.value_dim(), kept,
-                         on_gpu && expands_latents(a) ? 4.0 * a.heads * latent_head_dim : 0,
-                         2 * elements(a.latent.up), a.chunked});
-                    elementwise_bytes_ += rope_bytes * double(a.q_size() + a.kept_size());
-                },
-                [&](const LinearAttention &linear) {
-                    add_ends();
-                    const bool mamba = std::holds_alternative<Mamba2>(layer.mixer);
-                    const auto numbers = double(linear.channels() + 2 * linear.values_size());
-                    const int64_t matrices = linear.matrices_size();
-                    add_state(double(matrices * dtype_bytes(types_.states) +
-                                     (linear.state_size() - matrices) * 4),
-                              numbers * (mamba ? mamba_bytes : delta_bytes));
-                },
-                [&](const ShortConvolution &convolution) {
-                    add_ends();
-                    add_state(double(convolution.state_size() * 4),
-                              double(4 * convolution.channels()) * convolution_bytes);
-                }},
-        layer.mixer);
+    std::visit(Visitor{[](const NoMixer &) {},
+                       [&](const Attention &a) {
+                           const Weight &q = a.first_q();
+                           if (on_gpu) {
+                               add_ends();
+                           } else {
+                               add_product(elements(q) + elements(a.k) + elements(a.v) +
+                                           elements(a.gate) + elements(a.latent.down));
+                               add_product(elements(a.o));
+                           }
+                           if (a.latent.q_down) add_product(elements(a.q));
+                           if (!on_gpu) add_product(elements(a.latent.up));
+                           add_attention(layers_of(a));
+                           elementwise_bytes_ += rope_bytes * double(a.q_size() + a.kept_size());
+                       },
+                       [&](const LinearAttention &linear) {
+                           add_ends();
+                           const bool mamba = std::holds_alternative<Mamba2>(layer.mixer);
+                           const auto numbers =
+                               double(linear.channels() + 2 * linear.values_size());
+                           const int64_t matrices = linear.matrices_size();
+                           add_state(double(matrices * dtype_bytes(types_.states) +
+                                            (linear.state_size() - matrices) * 4),
+                                     numbers * (mamba ? mamba_bytes : delta_bytes));
+                       },
+                       [&](const ShortConvolution &convolution) {
+                           add_ends();
+                           add_state(double(convolution.state_size() * 4),
+                                     double(4 * convolution.channels()) * convolution_bytes);
+                       }},
+               layer.mixer);
     if (forms.last == Form::scaled) {
         elementwise_bytes_ += rounding_bytes * double(last_columns(layer.mixer));
     }
@@ -318,10 +362,10 @@ double StepCost::product_seconds(double rows, const Product &of) const {
     return costs_.product_us * 1e-6 + share * of.elements * element_seconds(known, rows);
 }
 
-double StepCost::expert_seconds(double tokens, const ExpertProduct &of) const {
+double StepCost::expert_seconds(double tokens, double choices, const ExpertProduct &of) const {
     if (tokens <= 0) return 0;
     // How many experts are used by at least one token, if all are equally likely.
-    const double used = of.experts * (1 - std::pow(1 - of.chosen / of.experts, tokens));
+    const double used = of.experts * (1 - std::pow(1 - of.chosen / of.experts, choices));
     const bool scaled = of.form == Form::scaled;
     const auto &products = scaled ? costs_.fp8_products : costs_.products;
     const auto &experts = scaled ? costs_.fp8_experts : costs_.experts;
@@ -391,7 +435,7 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
     std::vector<double> seen(batch.nodes.size(), 0); // keys that some query sees
     std::vector<bool> expanded(batch.nodes.size());
     std::vector<double> of_prompts(batch.nodes.size(), 0); // of the pairs
-    double merged = 0;
+    double merges = 0, partials = 0, streamed_tokens = 0;
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         const ContextNode &node = batch.nodes[n];
         if (node.token_count == 0) continue;
@@ -427,17 +471,22 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
         }
         // On a GPU, a prompt's tokens read two nodes in one pass; all others read each separately.
         const bool in_pairs = costs_.gpu && count > streamed_queries;
-        merged += count * std::max(0, (in_pairs ? (parts + 1) / 2 : parts) - 1);
+        const int32_t reads = in_pairs ? (parts + 1) / 2 : parts;
+        merges += count * std::max(0, reads - 1);
+        partials += reads > 1 ? count * reads : 0;
+        if (count <= streamed_queries) streamed_tokens += count;
     }
-    // In the plain form prompts' pairs cost less, but keys that the step does not compute are expanded too.
-    double saved = 0;
+    // Of latents in the plain form prompts' pairs cost less, and all keys that they see are expanded, page by page.
+    const auto tokens = static_cast<double>(batch.tokens.size());
+    double expanding = 0, absorbing = 2 * layers.up * (tokens - streamed_tokens);
     for (size_t n = 0; n < batch.nodes.size() && layers.plain_pair > 0; ++n) {
-        saved += of_prompts[n] * (pair_flops - layers.plain_pair);
-        const ContextNode &node = batch.nodes[n];
-        if (expanded[n]) saved -= layers.expansion * (node.length - node.token_count);
+        absorbing += of_prompts[n] * (pair_flops - layers.plain_pair);
+        if (!expanded[n]) continue;
+        expanding +=
+            layers.expansion * rounded_up(double(batch.nodes[n].length), costs_.page_tokens);
     }
-    const bool plain = saved > 0;
-    double flops = plain ? -saved : 0, bytes = 0, widened = 0; // widened is in bytes too
+    const bool plain = layers.plain_pair > 0 && expanding < absorbing;
+    double flops = plain ? expanding : 0, bytes = 0, widened = 0; // widened is in bytes too
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         if (queries[n] == 0) continue;
         const bool streamed = queries[n] <= streamed_queries;
@@ -446,14 +495,27 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
         bytes += seen[n] * key_elements * (narrow ? kv_bytes : element);
         if (streamed) continue;
         if (!narrow && kv_bytes < element) widened += seen[n] * key_elements * (kv_bytes + element);
-        flops += pair_flops * pairs[n] * rounded_up(rows, padded_queries) / rows;
+        const double in_plain_form = plain ? of_prompts[n] : 0;
+        flops += in_plain_form * layers.plain_pair +
+                 (pairs[n] - in_plain_form) * pair_flops * rounded_up(rows, padded_queries) / rows;
     }
-    const double matrix = flops / costs_.attention_flops;
+    const double matrix = flops / (layers.share * costs_.attention_flops);
     const double stream = bytes / costs_.attention_bandwidth;
     const double both =
         std::max(matrix, stream) + (1 - costs_.attention_overlap) * std::min(matrix, stream);
     const double widening = widened > 0 ? widened / costs_.memory_bandwidth : 0;
-    return costs_.attention_us * 1e-6 + widening + both + merged * merge_seconds_of(layers);
+    const double launches = plain && streamed_tokens > 0 ? 2 : 1; // in the plain form, and absorbed
+    return launches * costs_.attention_us * 1e-6 + widening + both +
+           merging_seconds(merges, partials, layers) +
+           absorbing_seconds(plain ? streamed_tokens : tokens, layers);
+}
+
+// Queries into the space of latents, and results out of it: a head has few columns, so that few rows cost what they move.
+double StepCost::absorbing_seconds(double tokens, const AttentionLayers &layers) const {
+    if (layers.up == 0 || tokens == 0) return 0;
+    const double arithmetic = layers.up * element_seconds(costs_.products, tokens);
+    return 2 * costs_.product_us * 1e-6 +
+           std::max(arithmetic, tokens * layers.up_bytes / costs_.memory_bandwidth);
 }
 
 // The time for all layers with a state.
@@ -467,8 +529,13 @@ double StepCost::state_seconds(const TokenBatch &batch) const {
            static_cast<double>(batch.tokens.size()) * state_token_bytes_ / costs_.memory_bandwidth;
 }
 
-double StepCost::merge_seconds_of(const AttentionLayers &layers) const {
-    return merge_heads * layers.kv_heads * costs_.merge_ns * 1e-9;
+// Partial results are written and read in f32; wide heads, and those of latents, which share one head of keys, cost that.
+double StepCost::merging_seconds(double merges, double partials,
+                                 const AttentionLayers &layers) const {
+    const double seconds = merges * merge_heads * layers.kv_heads * costs_.merge_ns * 1e-9;
+    if (!costs_.gpu) return seconds;
+    const double bytes = 2.0 * sizeof(float) * layers.heads * layers.value_dim;
+    return std::max(seconds, partials * bytes / costs_.memory_bandwidth);
 }
 
 StepSeconds StepCost::seconds(const TokenBatch &batch,
@@ -478,8 +545,9 @@ StepSeconds StepCost::seconds(const TokenBatch &batch,
     if (batch.tokens.empty()) return all;
     for (const Product &product : products_)
         all.linear += product.count * product_seconds(tokens, product);
+    const double choices = by_context_ ? choices_by_context(batch) : tokens;
     for (const ExpertProduct &product : expert_products_)
-        all.linear += product.count * expert_seconds(tokens, product);
+        all.linear += product.count * expert_seconds(tokens, choices, product);
     for (const AttentionLayers &layers : attention_)
         all.attention += layers.count * attention_seconds(batch, layers);
     all.states = state_seconds(batch);
@@ -520,7 +588,7 @@ double StepCost::picture_seconds(std::span<const PictureLoad> pictures) const {
 double StepCost::merge_seconds() const {
     double seconds = 0;
     for (const AttentionLayers &layers : attention_)
-        seconds += layers.count * merge_seconds_of(layers);
+        seconds += layers.count * merging_seconds(1, 1, layers);
     return seconds;
 }
 

@@ -11,7 +11,9 @@
 //                 so the larger
 //                 time partly hides the smaller. Then results that were computed separately are
 //                 merged. Keys in
-//                 fp8 that queries share are first widened, at the memory's bandwidth
+//                 fp8 that queries share are first widened, at the memory's bandwidth.
+//                 Of latents prompts expand all keys that they see, if that costs less (the plain form); other tokens'
+//                 queries go into the latents' space, and their results out of it
 //     states      of layers that have one: what they read and write of each token, at the memory's bandwidth, and of each
 //                 row with tokens its state, read and written once
 //     elementwise norms, activations that are not part of a product, ropes, weighted sums of
@@ -84,6 +86,9 @@ class StepCost {
 
     // adapters: of each slot that the batch names.
     StepSeconds seconds(const TokenBatch &batch, std::span<const AdapterCost> adapters = {}) const;
+    // Rows that decode choose experts as in a model with random weights (docs/lab/jobs.md): the same ones, if most of their
+    // context is the same. Otherwise each token chooses for itself.
+    void choose_by_context() { by_context_ = true; }
     // Of a tower's run over these pictures.
     double picture_seconds(std::span<const PictureLoad> pictures) const;
     // The host's time between two batches.
@@ -123,8 +128,12 @@ class StepCost {
         int32_t window = 0, heads = 0, kv_heads = 0;
         int32_t key_dim = 0, value_dim = 0; // padded on a GPU
         int64_t kept = 0;                   // elements of a token's keys and values
-        // Where prompts may attend to latents in the plain form: flops of a query and a key, and of expanding a key. 0: they
-        // may not.
+        double share = 1;                   // of attention_flops, for heads of this size
+        // Of latents on a GPU: elements of the matrix between a latent and all heads (elsewhere it is one of the layer's
+        // products), and bytes that its products with a token's queries and results move.
+        double up = 0, up_bytes = 0;
+        // Where prompts may attend to latents in the plain form: flops of a query and a key, and of expanding a key, as if at
+        // attention_flops. 0: they may not.
         double plain_pair = 0, expansion = 0;
         bool chunked = false; // as Attention's
         double count = 0;
@@ -135,20 +144,24 @@ class StepCost {
     void add_mixer(const Layer &layer, const LayerForms &forms, double hidden);
     void add_product(double elements, Form form = Form::plain);
     void add_experts(const Experts &experts, const LayerForms &forms, double hidden);
+    AttentionLayers layers_of(const Attention &attention) const;
     void add_attention(const AttentionLayers &one);
     void add_state(double numbers, double token_bytes);
     double adapter_seconds(const TokenBatch &batch, std::span<const AdapterCost> adapters) const;
     double product_seconds(double rows, const Product &product) const;
-    double expert_seconds(double tokens, const ExpertProduct &product) const;
+    // choices: how often experts are chosen, by one token or by several alike.
+    double expert_seconds(double tokens, double choices, const ExpertProduct &product) const;
     double attention_seconds(const TokenBatch &batch, const AttentionLayers &layers) const;
+    double absorbing_seconds(double tokens, const AttentionLayers &layers) const;
     double state_seconds(const TokenBatch &batch) const;
-    double merge_seconds_of(const AttentionLayers &layers) const;
+    double merging_seconds(double merges, double partials, const AttentionLayers &layers) const;
     double exchange_seconds(double tokens, double wanted) const;
 
     DeviceCosts costs_;
     CostTypes types_;
     std::vector<Product> products_;
     std::vector<ExpertProduct> expert_products_;
+    bool by_context_ = false;
     std::vector<AttentionLayers> attention_;
     double elementwise_bytes_ = 0; // per token
     double gated_bytes_ = 0;       // the part of these that costs_.gated_tokens saves
