@@ -13,9 +13,11 @@ using enum StepBuffer;
 
 constexpr int64_t number = 4;          // bytes of an f32 or an int32
 constexpr int64_t least_tokens = 4096; // per step, the minimum for the default
-// With experts in bf16, larger steps have not been measured.
+// With experts, larger steps gain nothing in bf16 (docs/lab/engine.md), unless keys and values are latents.
 constexpr int64_t sparse_tokens = 8192;
 constexpr int64_t memory_share = 36; // a step's buffers may take 1/36 of the device's memory
+// The same of latents, whose prompts expand what they read once in each step: fewer steps expand less.
+constexpr int64_t latents_share = 24;
 
 constexpr int64_t logits_bytes = int64_t{256} << 20;
 constexpr int64_t staged_token_bytes = 1024; // enough in most steps
@@ -320,11 +322,18 @@ StepBuffers step_buffers(const Model &model, const StepForm &form, int64_t rows)
     return of;
 }
 
+bool keeps_latents(const Model &model) {
+    return std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
+        return layer.attention() != nullptr && layer.attention()->latent;
+    });
+}
+
 int64_t default_step_tokens(const Model &model, const StepForm &form, int64_t memory_bytes) {
-    if (model.has_experts()) return sparse_tokens;
+    const bool latents = keeps_latents(model);
+    if (model.has_experts() && !latents) return sparse_tokens;
+    const int64_t most = memory_bytes / (latents ? latents_share : memory_share);
     int64_t tokens = most_step_tokens;
-    while (tokens > least_tokens &&
-           step_buffers(model, form, tokens).growing() > memory_bytes / memory_share) {
+    while (tokens > least_tokens && step_buffers(model, form, tokens).growing() > most) {
         tokens /= 2;
     }
     return tokens;

@@ -200,8 +200,11 @@ int64_t staging_bytes(int64_t step_tokens);
 // rows: in a step, padded.
 StepBuffers step_buffers(const Model &model, const StepForm &form, int64_t rows);
 
+// Whether keys and values of any layer are latents.
+bool keeps_latents(const Model &model);
+
 // The default for tokens per step: as many as have buffers in a small part of the device's memory,
-// since larger steps are usually faster (docs/lab/engine.md).
+// since larger steps are usually faster (docs/lab/engine.md, docs/lab/latents.md).
 inline constexpr int64_t most_step_tokens = 16384;
 int64_t default_step_tokens(const Model &model, const StepForm &form, int64_t memory_bytes);
 
