@@ -32,6 +32,12 @@ int64_t wide_page_bytes(const AttentionShape &shape) {
 
 constexpr int64_t most_latent_expanded = int64_t{1} << 30;
 
+bool keeps_latents(const Model &model) {
+    return std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
+        return layer.attention() != nullptr && layer.attention()->latent;
+    });
+}
+
 // Whether any sublayer's result is stored in memory before it is added to the residual stream.
 bool has_deltas(const Model &model, const StepForm &form) {
     return form.deltas || model.ranks > 1 ||
@@ -322,16 +328,11 @@ StepBuffers step_buffers(const Model &model, const StepForm &form, int64_t rows)
     return of;
 }
 
-bool keeps_latents(const Model &model) {
-    return std::any_of(model.layers.begin(), model.layers.end(), [](const Layer &layer) {
-        return layer.attention() != nullptr && layer.attention()->latent;
-    });
-}
+bool has_sparse_steps(const Model &model) { return model.has_experts() && !keeps_latents(model); }
 
 int64_t default_step_tokens(const Model &model, const StepForm &form, int64_t memory_bytes) {
-    const bool latents = keeps_latents(model);
-    if (model.has_experts() && !latents) return sparse_tokens;
-    const int64_t most = memory_bytes / (latents ? latents_share : memory_share);
+    if (has_sparse_steps(model)) return sparse_tokens;
+    const int64_t most = memory_bytes / (keeps_latents(model) ? latents_share : memory_share);
     int64_t tokens = most_step_tokens;
     while (tokens > least_tokens && step_buffers(model, form, tokens).growing() > most) {
         tokens /= 2;

@@ -200,8 +200,8 @@ int64_t staging_bytes(int64_t step_tokens);
 // rows: in a step, padded.
 StepBuffers step_buffers(const Model &model, const StepForm &form, int64_t rows);
 
-// Whether keys and values of any layer are latents.
-bool keeps_latents(const Model &model);
+// Whether the default for tokens per step is the one of experts, whatever the memory: not where keys and values are latents.
+bool has_sparse_steps(const Model &model);
 
 // The default for tokens per step: as many as have buffers in a small part of the device's memory,
 // since larger steps are usually faster (docs/lab/engine.md, docs/lab/latents.md).

@@ -129,7 +129,7 @@ StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool r
 }
 
 int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepForm &form) {
-    const bool sparse = model.has_experts() && !keeps_latents(model);
+    const bool sparse = has_sparse_steps(model);
     const int64_t described = costs.tokens_of_step(sparse);
     if (sparse || !costs.gpu) return described;
     return std::min(described, default_step_tokens(model, form, costs.memory_bytes));

@@ -18,8 +18,8 @@ namespace batchllm {
 StepForm form_on_gpu(const Model &model, const std::string &compute_type, bool reproducible,
                      Quantize quantize = Quantize::stored);
 
-// The default for the step size: the description's value, but for a model without experts on a GPU
-// at most what the backend uses there (default_step_tokens).
+// The default for the step size: the description's value, but on a GPU at most what the backend uses there
+// (default_step_tokens), unless that is the one of experts (has_sparse_steps).
 int64_t step_tokens_on(const DeviceCosts &costs, const Model &model, const StepForm &form);
 
 // What the weights take, and how much of that those take that stay in four bits.
