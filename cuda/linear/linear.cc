@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "backend/gpu/step_buffers.h"
+#include "linear/few_rows.h"
 
 namespace batchllm::cuda {
 namespace {
@@ -45,6 +46,13 @@ int32_t likely_form(int64_t rows) {
     // Where tiles of 128 rows compute a sixth more than those of 80.
     return rows > 128 && rows <= kFewRows && 7 * padded(80) <= 6 * padded(128) ? 7 : -1;
 }
+// Numbers of rows of which the product of few rows is a candidate, and those for which it is used until others have been timed,
+// where W has so many rows: cuBLASLt's tiles of 128 or 256 rows fit these least.
+constexpr int64_t kLeastOfFew = 129, kMostOfFew = 640;
+constexpr bool likely_few_rows(int64_t rows, int64_t rows_of_w) {
+    return rows > 256 && rows <= 320 && rows_of_w >= 8192;
+}
+static_assert(kFewRowsPartials <= linear_workspace);
 // Up to so many rows each padded number has an algorithm of its own: what is fastest for 256 rows may
 // have tiles of 256, and take twice as long for 288 (docs/lab/engine.md).
 constexpr int64_t kMostAlone = 2048;
@@ -96,17 +104,24 @@ Result<Linear> Linear::create(DType element, void *scratch, int64_t scratch_byte
     RETURN_IF_CUBLAS(cublasLtCreate(&linear.handle_));
     ASSIGN_OR_RETURN(linear.workspace_,
                      DeviceMemory::create(linear_workspace, "cuBLASLt's workspace"));
+    int device = 0, major = 0;
+    RETURN_IF_CUDA(cudaGetDevice(&device));
+    RETURN_IF_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (major == 9) {
+        ASSIGN_OR_RETURN(linear.flags_, zeroed_memory(kFewRowsFlags * 4, "flags of products"));
+    }
     return linear;
 }
 
 Linear::Linear(Linear &&other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)), element_(other.element_),
       fast_accumulation_(other.fast_accumulation_), in_order_(other.in_order_),
-      workspace_(std::move(other.workspace_)), scratch_(other.scratch_),
-      scratch_bytes_(other.scratch_bytes_), products_(std::move(other.products_)),
-      times_(other.times_), guessed_(other.guessed_), of_heads_(std::move(other.of_heads_)),
-      tuned_(std::move(other.tuned_)), has_(std::move(other.has_)),
-      refusal_(std::move(other.refusal_)), cache_(std::move(other.cache_)), saved_(other.saved_) {
+      workspace_(std::move(other.workspace_)), flags_(std::move(other.flags_)),
+      scratch_(other.scratch_), scratch_bytes_(other.scratch_bytes_),
+      products_(std::move(other.products_)), times_(other.times_), guessed_(other.guessed_),
+      of_heads_(std::move(other.of_heads_)), tuned_(std::move(other.tuned_)),
+      has_(std::move(other.has_)), refusal_(std::move(other.refusal_)),
+      cache_(std::move(other.cache_)), saved_(other.saved_) {
     other.products_.clear();
     other.of_heads_.clear();
     other.cache_ = TuningCache();
@@ -260,6 +275,8 @@ Status Linear::make_product(const Key &key, const Matrix &w, const Input &x, cud
             known = tuned_.emplace(coarse, chosen).first;
             guessed_ += chosen.guessed ? 1 : 0;
         }
+        product->few_rows = known->second.few_rows;
+        if (product->few_rows) return {};
         cublasLtMatmulHeuristicResult_t fits{};
         if (cublasLtMatmulAlgoCheck(handle_, product->operation, product->w, product->x, product->y,
                                     product->y, &known->second.algorithm,
@@ -341,20 +358,26 @@ Status Linear::choose(const Key &key, const Matrix &w, const Input &x, cudaStrea
     RETURN_IF_ERROR(find_candidates(key, product, &found));
     const TuningKey cached = tuning_key(key);
     int32_t candidate = cache_.find(cached);
+    const bool few_rows = has_few_rows(key);
     auto algorithm = algorithm_of(product, found, candidate);
-    if (!algorithm && !times_) {
+    const bool known = algorithm || (few_rows && candidate == TuningCache::kFewRows);
+    if (!known && !times_) {
+        if (few_rows && likely_few_rows(key.m, key.n)) {
+            *chosen = {found[0].algo, true, true};
+            return {};
+        }
         const int32_t likely = likely_form(key.m);
         if (found.size() < kOfHeuristic && likely >= 0)
             algorithm = algorithm_of(product, found, kOfHeuristic * (1 + likely));
         *chosen = {algorithm ? *algorithm : found[0].algo, true};
         return {};
     }
-    if (!algorithm) {
+    if (!known) {
         ASSIGN_OR_RETURN(candidate, fastest(key, product, found, w, x, stream));
         remember(cached, candidate);
         algorithm = algorithm_of(product, found, candidate);
     }
-    *chosen = {algorithm ? *algorithm : found[0].algo, false};
+    *chosen = {algorithm ? *algorithm : found[0].algo, false, candidate == TuningCache::kFewRows};
     return {};
 }
 
@@ -394,18 +417,21 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
     float shortest = 0;
     int32_t best = -1;
     const auto attempt = [&](int32_t candidate) -> Status {
+        const bool few_rows = candidate == TuningCache::kFewRows;
         const auto algorithm = algorithm_of(product, found, candidate);
-        // The first run loads the kernel.
-        if (!algorithm || multiply(product, *algorithm, w, x, scratch_, key.accumulate, stream) !=
-                              CUBLAS_STATUS_SUCCESS) {
-            return {};
-        }
+        if (!algorithm && !few_rows) return {};
+        const auto run = [&] {
+            return few_rows ? run_few_rows(w, x, key.m, scratch_, key.y_type, key.accumulate, 1,
+                                           stream) == cudaSuccess
+                            : multiply(product, *algorithm, w, x, scratch_, key.accumulate,
+                                       stream) == CUBLAS_STATUS_SUCCESS;
+        };
+        if (!run()) return {}; // this loads the kernel
         float milliseconds = 0;
         const auto take_time = [&](int64_t times) -> Status {
             RETURN_IF_CUDA(cudaEventRecord(begin, stream));
             for (int64_t r = 0; r < times; ++r) {
-                RETURN_IF_CUBLAS(
-                    multiply(product, *algorithm, w, x, scratch_, key.accumulate, stream));
+                if (!run()) return error(BATCHLLM_ERROR_DEVICE, "cuda: a product that is timed");
             }
             RETURN_IF_CUDA(cudaEventRecord(end, stream));
             RETURN_IF_CUDA(cudaEventSynchronize(end));
@@ -430,6 +456,7 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
     const int32_t changes = found.size() < kOfHeuristic && !in_order_ ? possible : 0;
     for (int32_t change = 1; change <= changes; ++change)
         RETURN_IF_ERROR(attempt(unchanged + change * kOfHeuristic));
+    if (has_few_rows(key)) RETURN_IF_ERROR(attempt(TuningCache::kFewRows));
     return std::max(best, 0);
 }
 
@@ -467,6 +494,31 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input 
     return &found->second;
 }
 
+// Their sums are f32's, and in an order that depends on the number of rows.
+bool Linear::has_few_rows(const Key &key) const {
+    return flags_.data() != nullptr && !in_order_ && key.scaling == Scaling::rows && !key.bias &&
+           !fast_accumulation_ && key.m >= kLeastOfFew && key.m <= kMostOfFew &&
+           takes_few_rows(key.m, key.k, key.n, key.y_type);
+}
+
+cudaError_t Linear::run_few_rows(const Matrix &w, const Input &x, int64_t rows, void *y,
+                                 DType y_type, bool accumulate, float alpha, cudaStream_t stream) {
+    const FewRowsArguments arguments{x.data,
+                                     x.scales,
+                                     w.data,
+                                     w.scales,
+                                     y,
+                                     y_type,
+                                     accumulate,
+                                     alpha,
+                                     static_cast<int32_t>(rows),
+                                     static_cast<int32_t>(w.columns),
+                                     static_cast<int32_t>(w.rows),
+                                     workspace_.data(),
+                                     flags_.as<uint32_t>()};
+    return launch_few_rows_sm90(arguments, stream);
+}
+
 Status Linear::prepare(const Matrix &w, const Input &x, int64_t rows, DType y_type, bool accumulate,
                        cudaStream_t stream) {
     return product_of(w, x, rows, y_type, accumulate, stream).status();
@@ -481,6 +533,10 @@ Status Linear::run(const Matrix &w, const Input &x, int64_t rows, void *y, DType
                      "cuda: a product in order with [%lld, %lld] was tested with alpha %g, not %g",
                      static_cast<long long>(w.rows), static_cast<long long>(w.columns),
                      static_cast<double>(product->alpha), static_cast<double>(alpha));
+    }
+    if (product->few_rows) {
+        return check_cuda(run_few_rows(w, x, rows, y, y_type, accumulate, alpha, stream),
+                          "a product of few rows");
     }
     RETURN_IF_ERROR(describe_vectors(*product, w, x));
     return check(multiply(*product, product->algorithm, w, x, y, accumulate, stream, alpha),

@@ -1,4 +1,4 @@
-// y = alpha x W^T (+ y) by cuBLASLt, accumulated in f32. Elements are of the compute type, or e4m3 with
+// y = alpha x W^T (+ y) by cuBLASLt, or in e4m3 by few_rows.h, accumulated in f32. Elements are of the compute type, or e4m3 with
 // scales that cuBLASLt multiplies in, where it has such products (has()). Algorithms are chosen once for a shape and kept:
 // the heuristic's first, the same in every run; or, with tuning, the fastest of its first ones as timed
 // on the device at the least number of rows of a range, whichever of the range comes first. A result's
@@ -141,7 +141,8 @@ class Linear {
         cublasLtMatmulDesc_t operation = nullptr;
         cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
         cublasLtMatmulAlgo_t algorithm{};
-        float alpha = 1; // in order: the one that it was tested with
+        bool few_rows = false; // not by cuBLASLt, but by launch_few_rows_sm90()
+        float alpha = 1;       // in order: the one that it was tested with
     };
 
     struct OfHeads { // a product of this shape, whatever its addresses
@@ -163,7 +164,12 @@ class Linear {
     struct Choice {
         cublasLtMatmulAlgo_t algorithm{};
         bool guessed = false; // it has not been timed
+        bool few_rows = false;
     };
+    // Whether launch_few_rows_sm90() can do it.
+    bool has_few_rows(const Key &key) const;
+    cudaError_t run_few_rows(const Matrix &w, const Input &x, int64_t rows, void *y, DType y_type,
+                             bool accumulate, float alpha, cudaStream_t stream);
     std::optional<cublasLtMatmulAlgo_t>
     algorithm_of(const Product &product, const std::vector<cublasLtMatmulHeuristicResult_t> &found,
                  int32_t candidate) const;
@@ -194,6 +200,7 @@ class Linear {
     bool fast_accumulation_ = false;
     bool in_order_ = false;
     DeviceMemory workspace_;
+    DeviceMemory flags_; // of products of few rows; none: the device has none
     void *scratch_ = nullptr;
     int64_t scratch_bytes_ = 0;
     std::unordered_map<Key, Product, Hash> products_;

@@ -11,7 +11,7 @@ namespace batchllm::cuda {
 namespace {
 
 constexpr std::string_view kMagic = "batchllm tuning ";
-constexpr std::string_view kFirstLine = "batchllm tuning 3\n";
+constexpr std::string_view kFirstLine = "batchllm tuning 4\n";
 constexpr size_t kMostBytes = size_t{1} << 20;
 
 uint64_t fnv1a(std::string_view text) {

@@ -1,6 +1,6 @@
 // Which of cuBLASLt's candidates is fastest for a shape of product, kept from run to run in a text file:
 //
-//     batchllm tuning 3
+//     batchllm tuning 4
 //     <stamp: what the choices depend on: library's version, device, ...>
 //     <m> <n> <k> <element> <result> <accumulate> <candidate>    a line each
 //     end <FNV-1a of all before it>
@@ -30,9 +30,10 @@ struct TuningKey {
 
 class TuningCache {
   public:
-    // Candidate c is the heuristic's c % kOfHeuristic, changed in the (c / kOfHeuristic)-th way (linear.cc; 0: not).
+    // Candidate c is the heuristic's c % kOfHeuristic, changed in the (c / kOfHeuristic)-th way (linear.cc; 0: not); kFewRows is
+    // none of cuBLASLt's (linear/few_rows.h).
     static constexpr int32_t kOfHeuristic = 8, kChanges = 15,
-                             kCandidates = kOfHeuristic * (1 + kChanges);
+                             kFewRows = kOfHeuristic * (1 + kChanges), kCandidates = kFewRows + 1;
     static constexpr size_t kMostEntries = 1 << 14;
 
     TuningCache() = default; // in memory alone

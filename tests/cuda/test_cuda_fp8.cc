@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/narrow_floats.h"
 #include "layer_kinds.h"
+#include "linear/few_rows.h"
 #include "linear/linear.h"
 #include "reference_layer.h"
 
@@ -139,9 +141,10 @@ void every_candidate_gives_the_same_product(void **) {
     Random random(kSeed + 44);
     constexpr auto element =
         static_cast<int32_t>(DType::e4m3) + 8 * static_cast<int32_t>(Scaling::rows);
-    for (const auto &size : {std::pair<int64_t, int64_t>{208, 640}, {2064, 1040}}) {
+    for (const auto &size : {std::pair<int64_t, int64_t>{208, 640}, {2064, 1040}, {17408, 2064}}) {
         const int64_t n = size.first, k = size.second;
         for (const int64_t m : {48, 160, 320, 512}) {
+            if (n > 4096 && m != 320) continue;
             const Scaled w = scaled(random, n, k, n, Scaling::rows, true);
             const Scaled x = scaled(random, m, k, m, Scaling::rows, false);
             const DeviceMemory w_bytes = upload(w.bytes), w_scales = upload(w.scales);
@@ -165,6 +168,66 @@ void every_candidate_gives_the_same_product(void **) {
                     std::to_string(m) + " rows, changed in way " + std::to_string(change);
                 assert_close(product(change * TuningCache::kOfHeuristic), wanted, 8e-3,
                              what.c_str());
+            }
+            if (m <= 128) continue;
+            // Twice, since a launch leaves flags as it found them.
+            const std::vector<float> few = product(TuningCache::kFewRows);
+            assert_close(few, wanted, 8e-3, "the product of few rows");
+            assert_true(few == product(TuningCache::kFewRows));
+        }
+    }
+}
+
+// The product of few rows: tiles that are not whole, of either operand; stages that clusters divide; results that are added to;
+// alpha. Twice each, with one set of flags.
+void few_rows_are_the_references(void **) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    if (properties.major != 9) skip();
+    Random random(kSeed + 45);
+    auto partials = DeviceMemory::create(kFewRowsPartials, "partial sums");
+    auto flags = zeroed_memory(4 * kFewRowsFlags, "flags");
+    check(partials.status());
+    check(flags.status());
+    for (const auto &size : {std::pair<int64_t, int64_t>{208, 640}, {528, 4112}, {2064, 144}}) {
+        const int64_t n = size.first, k = size.second;
+        const Scaled w = scaled(random, n, k, n, Scaling::rows, true);
+        const DeviceMemory w_bytes = upload(w.bytes), w_scales = upload(w.scales);
+        for (const int64_t m : {1, 131, 160, 161, 319, 333, 481}) {
+            const int64_t room = padded_rows(m);
+            const Scaled x = scaled(random, m, k, room, Scaling::rows, false);
+            const DeviceMemory x_bytes = upload(x.bytes), x_scales = upload(x.scales);
+            std::vector<double> sums;
+            for (int64_t r = 0; r < m; ++r) {
+                for (int64_t c = 0; c < n; ++c) {
+                    const double *of_x = x.values.data() + r * k, *of_w = w.values.data() + c * k;
+                    sums.push_back(std::inner_product(of_x, of_x + k, of_w, 0.0));
+                }
+            }
+            for (const DType type : {DType::bf16, DType::f16}) {
+                for (const bool add : {false, true}) {
+                    const auto y = normal(random, m * n, type);
+                    const float alpha = add ? 0.0625F : 0.03125F; // f16 holds no more
+                    std::vector<float> got[2];
+                    for (int i = 0; i < 2; ++i) {
+                        const Array out(y, type);
+                        check(launch_few_rows_sm90(
+                            {x_bytes.data(), x_scales.as<float>(), w_bytes.data(),
+                             w_scales.as<float>(), out.data(), type, add, alpha,
+                             static_cast<int32_t>(m), static_cast<int32_t>(k),
+                             static_cast<int32_t>(n), partials->data(), flags->as<uint32_t>()},
+                            nullptr));
+                        got[i] = out.read();
+                    }
+                    std::vector<double> wanted = sums;
+                    for (size_t i = 0; i < wanted.size(); ++i) {
+                        wanted[i] = double(alpha) * sums[i] + (add ? double(y[i]) : 0);
+                    }
+                    const std::string what = std::to_string(m) + " rows of " + std::to_string(k) +
+                                             ", " + dtype_name(type) + (add ? ", added" : "");
+                    assert_close(got[0], wanted, type == DType::bf16 ? 6e-3 : 2e-3, what.c_str());
+                    assert_true(got[0] == got[1]);
+                }
             }
         }
     }
@@ -607,6 +670,7 @@ int main(int count, char **values) {
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_that_the_device_has_are_the_references),
         cmocka_unit_test(every_candidate_gives_the_same_product),
+        cmocka_unit_test(few_rows_are_the_references),
         cmocka_unit_test(long_sums_are_the_references),
         cmocka_unit_test(steps_in_e4m3_are_the_dequantised_references),
         cmocka_unit_test(mixers_side_by_side_take_the_same_rows),

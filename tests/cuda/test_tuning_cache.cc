@@ -153,7 +153,7 @@ void the_librarys_own_files_are_whole_and_say_which_device(void **) {
 }
 
 // A file with a correct checksum may still contain anything.
-std::string with_sum(const std::string &lines, const char *version = "3") {
+std::string with_sum(const std::string &lines, const char *version = "4") {
     std::string text =
         std::string("batchllm tuning ") + version + "\n" + std::string(kStamp) + "\n" + lines;
     uint64_t hash = 0xcbf29ce484222325u;
@@ -165,10 +165,10 @@ std::string with_sum(const std::string &lines, const char *version = "3") {
 
 void forged_lines_are_refused(void **) {
     Choices read;
-    assert_true(TuningCache::parse(with_sum("16 8 8 1 1 0 127\n16 8 8 1 1 4 1\n"), kStamp, &read));
+    assert_true(TuningCache::parse(with_sum("16 8 8 1 1 0 128\n16 8 8 1 1 4 1\n"), kStamp, &read));
     assert_int_equal(read.size(), 2);
     for (const char *line :
-         {"16 8 8 1 1 0 128\n", "16 8 8 1 1 0 -1\n", "0 8 8 1 1 0 1\n", "16 8 8 1 1 5 1\n",
+         {"16 8 8 1 1 0 129\n", "16 8 8 1 1 0 -1\n", "0 8 8 1 1 0 1\n", "16 8 8 1 1 5 1\n",
           "16 8 8 1 1 0\n", "16 8 8 1 1 0 1 1\n", "16 8 8 1 1 0 99999999999999999999\n",
           "4294967296 8 8 1 1 0 1\n", "\n", "16 8 8 1 1 0 1", " 16 8 8 1 1 0 1\n", "end 0\n"}) {
         assert_false(TuningCache::parse(with_sum(line), kStamp, &read));
@@ -184,7 +184,7 @@ void forged_lines_are_refused(void **) {
 void another_versions_file_is_written_anew(void **) {
     const TemporaryDirectory directory;
     const std::string path = directory.file("choices");
-    for (const char *version : {"1", "2", "4"}) {
+    for (const char *version : {"1", "2", "3", "5"}) {
         directory.write("choices", with_sum("16 8 8 1 1 0 0\n", version));
         std::string warning;
         TuningCache cache = opened(path, &warning);

@@ -201,7 +201,7 @@ def seeds():
         given = {"peft_type": "LORA", "bias": "none", "r": 2, "lora_alpha": 4, **config}
         yield "adapter", f"{i}", b"%d" % (i % 2) + json.dumps(given).encode() + b"\0" + struct.pack("<Q", len(head)) + head + \
             struct.pack("<f", 0.25) * (at // 4)
-    body = b"batchllm tuning 3\nstamp\n64 128 256 0 1 0 3\n1 2 3 1 1 1 0\n"
+    body = b"batchllm tuning 4\nstamp\n64 128 256 0 1 0 3\n1 2 3 1 1 1 0\n"
     number = 0xcbf29ce484222325
     for byte in body:
         number = (number ^ byte) * 0x100000001b3 % (1 << 64)

@@ -4,7 +4,7 @@ import pathlib
 import re
 import sys
 
-FIRST_LINE = "batchllm tuning 3\n"
+FIRST_LINE = "batchllm tuning 4\n"
 
 
 def sum_of(text):
