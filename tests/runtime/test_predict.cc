@@ -529,6 +529,7 @@ void what_no_description_covers_is_refused(void **) {
     files.write("gpu.json", device_costs_text(costs));
     const std::string gpu = files.file("gpu.json");
     golden.refuses("llama_ct_tensor_fp8", gpu.c_str(), nullptr, "has no fp8_products");
+    golden.refuses("llama_ct_tensor_fp8", gpu.c_str(), nullptr, "--quantize none");
     golden.refuses("qwen3_bf16", gpu.c_str(), "quantize=fp8", "has no fp8_products");
     assert_int_equal(golden.predict("llama_ct_tensor_fp8", gpu.c_str(), "quantize=none").first,
                      BATCHLLM_OK);
