@@ -353,10 +353,10 @@ void append_batch_failure(std::string *out, int64_t line, const RowRecord &recor
 
 } // namespace
 
-bool append_result(std::string *out, const OutputOptions &options, int64_t line,
+void append_result(std::string *out, const OutputOptions &options, int64_t line,
                    const RowRecord &record, const batchllm_results &results, int64_t first,
                    int64_t count) {
-    bool failed = true;
+    bool failed = true; // all samples; of others the line has what they generated
     for (int64_t i = first; i < first + count; ++i) failed &= results.statuses[i] != BATCHLLM_OK;
     const bool plain = record.format == RowFormat::plain;
     if (failed && plain) {
@@ -371,7 +371,6 @@ bool append_result(std::string *out, const OutputOptions &options, int64_t line,
     } else {
         append_completion(out, options, line, record, results, first, count);
     }
-    return failed;
 }
 
 void append_failure(std::string *out, int64_t line, const RowRecord &record,

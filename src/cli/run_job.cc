@@ -350,10 +350,10 @@ Status RunJob::write_results() {
                          static_cast<unsigned long long>(tag));
         }
         const auto line = static_cast<int64_t>(tag);
-        const bool failed = append_result(batch_.text(), output_options_, line, record->second,
-                                          *results, first, count);
-        if (failed && line < failed_line_) keep_failure(line, error_of(*results, first));
-        batch_.commit_line(line, failed);
+        append_result(batch_.text(), output_options_, line, record->second, *results, first, count);
+        const int64_t failed = first_failed(*results, first, count);
+        if (failed >= 0 && line < failed_line_) keep_failure(line, error_of(*results, failed));
+        batch_.commit_line(line, failed >= 0);
         completion_tokens_ += results->token_offsets[first + count] - results->token_offsets[first];
         finished_most_tokens_ += record->second.most_tokens;
         open_most_tokens_ -= record->second.most_tokens;

@@ -2,10 +2,11 @@
 
 import json
 import resource
+import shutil
 import subprocess
 import unittest
 
-from program import PROGRAM, SIM, ProgramTest, by_id, lines, token_rows
+from program import PROGRAM, SIM, TESTS, ProgramTest, by_id, lines, token_rows
 
 GOOD = {"id": "good", "tokens": [1, 2, 3]}
 
@@ -341,6 +342,37 @@ class Parameters(ProgramTest):
                          sum(len(s["tokens"]) for s in samples))
         self.assertGreater(len({tuple(s["tokens"]) for s in samples}), 1)
         self.assertNotIn("samples", results["good"])
+
+    def test_a_row_has_failed_if_one_of_its_samples_has(self):
+        # After token 7 the logits are not finite; after token 8 they are.
+        model = self.directory / "model"
+        shutil.copytree(TESTS / "golden/llama_bias_f32", model)
+        weights = bytearray((model / "model.safetensors").read_bytes())
+        size = int.from_bytes(weights[:8], "little")
+        embedding = json.loads(weights[8:8 + size])["model.embed_tokens.weight"]
+        row = 4 * embedding["shape"][1]
+        begin = 8 + size + embedding["data_offsets"][0] + 7 * row
+        weights[begin:begin + row] = b"\xff" * row
+        (model / "model.safetensors").write_bytes(weights)
+        backend = ["--backend", "cpu", "--compute-type", "f32", "--kv-memory", "16MiB", "--model", model]
+        plain = {"tokens": [5, 6], "temperature": 1, "logit_bias": {"7": 100, "8": 100}, "max_tokens": 2}
+        body = {"model": "m", "prompt": [6, 5], "n": 16} | {key: plain[key] for key in ("temperature", "logit_bias", "max_tokens")}
+        rows = [dict(plain, id=1, n=16), {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body},
+                {"id": 2, "tokens": [5, 6], "max_tokens": 2}]
+        stats = self.directory / "stats.json"
+        options = ["--stats", stats]
+        for again in ([], ["--resume"], ["--resume", "--retry-failed"]):
+            found = self.run_rows(rows, *options, *again, "--log", "error", backend=backend, expect=3)
+            samples = next(row["samples"] for row in found if row.get("id") == 1)
+            failed = [sample for sample in samples if "error" in sample]
+            self.assertTrue(0 < len(failed) < 16, samples)
+            self.assertTrue(all(sample["text"] is None and sample["error"]["code"] == "ROW_NOT_A_NUMBER" for sample in failed))
+            [answer] = [row for row in found if "custom_id" in row]
+            reasons = [choice["finish_reason"] for choice in answer["response"]["body"]["choices"]]
+            self.assertEqual((answer["error"], set(reasons)), (None, {"length", "error"}))
+            counts = json.loads(stats.read_text())
+            self.assertEqual([counts[name] for name in ("rows", "rows_done", "rows_failed", "rows_resumed")],
+                             [3, 3, 2, 0 if not again else 3 if len(again) == 1 else 1])
 
     def test_prompt_logprobs_of_a_prompt_of_one_token_are_an_empty_list(self):
         one = dict(GOOD, tokens=[5])
