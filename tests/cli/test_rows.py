@@ -174,6 +174,52 @@ class BadRows(ProgramTest):
             self.assertEqual(done.returncode, 1)
             self.assertIn(words.encode(), done.stderr)
 
+    def test_columns_free_no_key_of_a_body(self):
+        batch = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "tempersture": 1, "body": {"model": "m", "prompt": [1], "tempersture": 1}}
+        [row] = self.run_rows([batch], "--columns", "tempersture", expect=3)
+        self.assertEqual(row["tempersture"], 1)
+        message = row["error"]["message"]
+        self.assertIn('unknown key "tempersture" in "body" (did you mean "temperature"?)', message)
+        self.assertNotIn("--columns", message)
+        del batch["body"]["tempersture"]
+        [row] = self.run_rows([batch], "--force", "--columns", "tempersture")
+        self.assertEqual((row["tempersture"], row["error"]), (1, None))
+        [row] = self.run_rows([{**batch, "body": {**batch["body"], "x": 1}}], "--force", "--columns", "tempersture", "--ignore-unknown-keys")
+        self.assertEqual((row["tempersture"], row["error"]), (1, None))
+
+    def test_a_named_column_that_no_row_has_is_told(self):
+        rows = [dict(GOOD, id=i, label=i) for i in range(3)]
+        told = 'batchllm: warning: --columns: no row has the key "lable" or "x"\n'
+        for windows in ("1", "100"):
+            self.run_rows(rows, "--columns", "lable,label,x", "--ignore-unknown-keys", "--force", "--window-rows", windows)
+            self.assertEqual(self.stderr, told)
+        self.run_rows(rows, "--columns", "lable,label,x", "--ignore-unknown-keys", "--force", "--log", "error")
+        self.assertEqual(self.stderr, "")
+        self.run_rows([dict(GOOD, label=1)] + [dict(GOOD, id=i) for i in range(3)], "--columns", "label", "--force")
+        self.assertEqual(self.stderr, "")  # one row is enough
+        self.run_rows(b"", "--columns", "label", "--force")
+        self.assertEqual(self.stderr, "")
+        rows[2]["label"] = {"a": "lable"}
+        self.run_rows(rows, "--columns", "lable,label,x", "--ignore-unknown-keys", "--force")
+        self.assertEqual(self.stderr, told)
+        self.run_rows(rows[:1] + ["{"], "--columns", "label", "--force", expect=3)
+        self.assertEqual(self.stderr, "")
+        self.input.write_bytes(lines(rows))
+        done = self.run_program("plan", "-i", self.input, "-o", self.directory / "plan", "--columns", "lable,label", "--ignore-unknown-keys")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(b'batchllm: --columns: no row has the key "lable"\n', done.stderr)
+
+    def test_no_column_has_the_name_of_a_results_key(self):
+        rows = [dict(GOOD, id=1, logprobs=1, prompt_logprobs=1), dict(GOOD, id=2, n=2, temperature=1), dict(GOOD, id=3, score=[[1]]),
+                dict(GOOD, id=4, tokens=[]), dict(GOOD, id=5, task="embed"),
+                {"custom_id": 6, "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": [1]}}]
+        keys = {key for row in self.run_rows(rows, expect=3) for key in row}
+        self.assertEqual(len(keys), 16)  # all but labels
+        for key in keys | {"labels"}:
+            done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--columns", key)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f'"{key}" is a key of the results'.encode(), done.stderr)
+
     def test_a_line_over_the_limit_is_a_row_error(self):
         long = b'{"id": 1, "tokens": [' + b"1," * 3000000 + b"1]}"
         results = self.run_rows([long, GOOD, long + b" "], "--max-line-bytes", "1MiB", expect=3)
