@@ -1,7 +1,6 @@
 #include "cli/command_line.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include "cli/engine_options.h"
 #include "cli/option_files.h"
 #include "cli/option_kinds.h"
+#include "cli/result_keys.h"
 #include "cli/sampling_options.h"
 #include "cli/size_text.h"
 #include "cli/terminate_guard.h"
@@ -107,25 +107,6 @@ CLI::Option *named_file(CLI::Option *option) {
     });
 }
 
-// Keys of output lines (output_row.cc).
-constexpr std::string_view result_keys[] = {"id",
-                                            "custom_id",
-                                            "response",
-                                            "text",
-                                            "tokens",
-                                            "finish_reason",
-                                            "error",
-                                            "logprobs",
-                                            "samples",
-                                            "usage",
-                                            "top_logprobs",
-                                            "prompt_logprobs",
-                                            "scores",
-                                            "labels",
-                                            "embedding",
-                                            "prompt_top_logprobs",
-                                            "score_logprobs"};
-
 void add_columns(CLI::App *app, std::vector<std::string> *columns) {
     app->add_option_function<std::string>(
            "--columns",
@@ -138,8 +119,8 @@ void add_columns(CLI::App *app, std::vector<std::string> *columns) {
                        throw CLI::ValidationError("--columns", "\"" + name + "\" " + what);
                    };
                    if (name.empty()) fail("names no key");
-                   if (std::find(std::begin(result_keys), std::end(result_keys), name) !=
-                       std::end(result_keys)) {
+                   if (std::find(result_key::all.begin(), result_key::all.end(), name) !=
+                       result_key::all.end()) {
                        fail("is a key of the results");
                    }
                    if (std::find(columns->begin(), columns->end(), name) != columns->end()) {

@@ -8,6 +8,7 @@
 
 #include "base/display.h"
 #include "base/file.h"
+#include "base/printable.h"
 
 namespace batchllm::cli {
 namespace {
@@ -81,6 +82,16 @@ Status check_first_window(const Window &window, bool whole_file) {
             first.message.c_str());
     }
     return {};
+}
+
+std::string missing_columns_text(const std::vector<std::string> &missing, bool resumed) {
+    if (missing.empty()) return "";
+    std::string names;
+    for (const std::string &name : missing)
+        names += (names.empty() ? "" : " or ") + in_quotes(name);
+    return (resumed ? "--columns: no row of this run has the key "
+                    : "--columns: no row has the key ") +
+           names;
 }
 
 std::vector<std::string> failure_lines(const std::vector<FailedRow> &failed) {

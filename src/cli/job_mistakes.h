@@ -23,6 +23,10 @@ Status check_model_name(const std::string &model);
 // sent so far.
 Status check_first_window(const Window &window, bool whole_file);
 
+// A mistake that no row shows: names in --columns that are keys of no row. "" without any.
+// resumed: earlier runs have read rows too.
+std::string missing_columns_text(const std::vector<std::string> &missing, bool resumed);
+
 // Failed rows as text for people, equal errors on one line: "input line 3 and 12 more: CODE:
 // message".
 std::vector<std::string> failure_lines(const std::vector<FailedRow> &failed);

@@ -1,6 +1,7 @@
 #include "cli/output_row.h"
 
 #include "cli/json_text.h"
+#include "cli/result_keys.h"
 #include "cli/result_view.h"
 
 namespace batchllm::cli {
@@ -34,10 +35,10 @@ void append_top(std::string *out, const LogprobView &logprobs, int64_t i) {
 // The two members of log-probabilities, if the row asked for them.
 void append_logprobs(JsonObject *object, std::string *out, const LogprobView &logprobs, int64_t i) {
     if (!logprobs.any(i)) return;
-    object->key("logprobs");
+    object->key(result_key::logprobs);
     append_json_list(out, slice(logprobs.values, logprobs.offsets, i));
     if (!logprobs.any_top(i)) return;
-    object->key("top_logprobs");
+    object->key(result_key::top_logprobs);
     append_top(out, logprobs, i);
 }
 
@@ -47,18 +48,18 @@ void append_prompt_logprobs(JsonObject *object, std::string *out, const RowRecor
     if (record.prompt_logprobs < 0 || results.samples[i] > 0) return;
     if (results.statuses[i] != BATCHLLM_OK) return;
     const LogprobView logprobs = prompt_logprobs_of(results);
-    object->key("prompt_logprobs");
+    object->key(result_key::prompt_logprobs);
     append_json_list(out, slice(logprobs.values, logprobs.offsets, i));
     if (record.prompt_logprobs == 0) return;
-    object->key("prompt_top_logprobs");
+    object->key(result_key::prompt_top_logprobs);
     append_top(out, logprobs, i);
 }
 
 void append_scores(JsonObject *object, std::string *out, const batchllm_results &results,
                    int64_t i) {
-    object->key("scores");
+    object->key(result_key::scores);
     append_json_list(out, slice(results.scores, results.score_offsets, i));
-    object->key("score_logprobs");
+    object->key(result_key::score_logprobs);
     *out += '[';
     for (int64_t s = results.score_offsets[i]; s < results.score_offsets[i + 1]; ++s) {
         if (s > results.score_offsets[i]) *out += ',';
@@ -70,7 +71,7 @@ void append_scores(JsonObject *object, std::string *out, const batchllm_results 
 // [{"label": .., "logit": .., "probability": ..}, ...], in the model's order.
 void append_labels(JsonObject *object, std::string *out, const OutputOptions &options,
                    const batchllm_results &results, int64_t i) {
-    object->key("labels");
+    object->key(result_key::labels);
     *out += '[';
     const int64_t begin = results.label_offsets[i];
     for (int64_t l = begin; l < results.label_offsets[i + 1]; ++l) {
@@ -89,15 +90,16 @@ void append_sample(JsonObject *object, std::string *out, const OutputOptions &op
                    const RowRecord &record, const batchllm_results &results, int64_t i) {
     const bool ok = results.statuses[i] == BATCHLLM_OK;
     if (ok) {
-        object->field("text", text_of(results, i));
+        object->field(result_key::text, text_of(results, i));
     } else {
-        object->raw("text", "null");
+        object->raw(result_key::text, "null");
     }
-    object->key("tokens");
+    object->key(result_key::tokens);
     append_json_list(out, slice(results.tokens, results.token_offsets, i));
-    object->field("finish_reason", ok ? batchllm_finish_name(results.finish_reasons[i]) : "error");
+    object->field(result_key::finish_reason,
+                  ok ? batchllm_finish_name(results.finish_reasons[i]) : "error");
     if (!ok) {
-        object->key("error");
+        object->key(result_key::error);
         append_error(out, line, error_of(results, i));
     }
     append_logprobs(object, out, logprobs_of(results), i);
@@ -107,7 +109,7 @@ void append_sample(JsonObject *object, std::string *out, const OutputOptions &op
     }
     const auto embedding = slice(results.embeddings, results.embedding_offsets, i);
     if (!embedding.empty()) {
-        object->key("embedding");
+        object->key(result_key::embedding);
         append_json_list(out, embedding);
     }
     if (results.label_offsets[i + 1] > results.label_offsets[i]) {
@@ -117,7 +119,7 @@ void append_sample(JsonObject *object, std::string *out, const OutputOptions &op
 
 void append_usage(JsonObject *object, std::string *out, int64_t prompt, int64_t shared,
                   int64_t completion) {
-    object->key("usage");
+    object->key(result_key::usage);
     JsonObject usage(out);
     usage.field("prompt_tokens", prompt)
         .field("shared_tokens", shared)
@@ -129,13 +131,13 @@ void append_plain(std::string *out, const OutputOptions &options, int64_t line,
                   const RowRecord &record, const batchllm_results &results, int64_t first,
                   int64_t count) {
     JsonObject object(out);
-    object.raw("id", record.id).members(record.columns);
+    object.raw(result_key::id, record.id).members(record.columns);
     int64_t completion = 0;
     for (int64_t i = first; i < first + count; ++i) completion += completion_tokens(results, i);
     if (count == 1) {
         append_sample(&object, out, options, line, record, results, first);
     } else {
-        object.key("samples");
+        object.key(result_key::samples);
         for (int64_t i = first; i < first + count; ++i) {
             *out += i == first ? '[' : ',';
             JsonObject sample(out);
@@ -156,14 +158,15 @@ class BatchAnswer {
     BatchAnswer(std::string *out, int64_t line, const RowRecord &record, int status_code)
         : out_(out), answer_(out) {
         const std::string number = std::to_string(line);
-        answer_.field("id", std::string_view("batch_req_" + number)).raw("custom_id", record.id);
-        answer_.members(record.columns).key("response");
+        answer_.field(result_key::id, std::string_view("batch_req_" + number))
+            .raw(result_key::custom_id, record.id);
+        answer_.members(record.columns).key(result_key::response);
         *out_ += "{\"status_code\":" + std::to_string(status_code) + ",\"request_id\":\"req_" +
                  number + "\",\"body\":";
     }
     void close(const RowError *error, int64_t line) {
         *out_ += '}';
-        answer_.key("error");
+        answer_.key(result_key::error);
         if (error != nullptr) {
             append_error(out_, line, *error);
         } else {
@@ -324,9 +327,9 @@ void append_embedding(std::string *out, const OutputOptions &options, int64_t li
 void append_plain_failure(std::string *out, int64_t line, const RowRecord &record,
                           const RowError &error, int64_t prompt_tokens) {
     JsonObject object(out);
-    object.raw("id", record.id).members(record.columns);
-    object.field("text", "").raw("tokens", "[]");
-    object.field("finish_reason", "error").key("error");
+    object.raw(result_key::id, record.id).members(record.columns);
+    object.field(result_key::text, "").raw(result_key::tokens, "[]");
+    object.field(result_key::finish_reason, "error").key(result_key::error);
     append_error(out, line, error);
     append_usage(&object, out, prompt_tokens, 0, 0);
     object.close();
@@ -350,10 +353,10 @@ void append_batch_failure(std::string *out, int64_t line, const RowRecord &recor
 
 } // namespace
 
-bool append_result(std::string *out, const OutputOptions &options, int64_t line,
+void append_result(std::string *out, const OutputOptions &options, int64_t line,
                    const RowRecord &record, const batchllm_results &results, int64_t first,
                    int64_t count) {
-    bool failed = true;
+    bool failed = true; // all samples; of others the line has what they generated
     for (int64_t i = first; i < first + count; ++i) failed &= results.statuses[i] != BATCHLLM_OK;
     const bool plain = record.format == RowFormat::plain;
     if (failed && plain) {
@@ -368,7 +371,6 @@ bool append_result(std::string *out, const OutputOptions &options, int64_t line,
     } else {
         append_completion(out, options, line, record, results, first, count);
     }
-    return failed;
 }
 
 void append_failure(std::string *out, int64_t line, const RowRecord &record,

@@ -18,9 +18,8 @@ struct OutputOptions {
     std::vector<std::string> labels; // of the model's classification head
 };
 
-// Appends the line for results[first, first + count), the samples of one row. Returns whether the
-// row failed, which means that all of its samples failed.
-bool append_result(std::string *out, const OutputOptions &options, int64_t line,
+// Appends the line for results[first, first + count), the samples of one row.
+void append_result(std::string *out, const OutputOptions &options, int64_t line,
                    const RowRecord &record, const batchllm_results &results, int64_t first,
                    int64_t count);
 

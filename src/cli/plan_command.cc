@@ -181,6 +181,8 @@ Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool>
     if (interrupted.load()) return error(BATCHLLM_ERROR_STOPPED, "interrupted");
     RETURN_IF_ERROR(check_first_window(*window, true));
     for (const std::string &line : failure_lines(window->failed)) report(line);
+    const std::string missing = missing_columns_text(window->missing_columns, false);
+    if (!missing.empty()) report(missing);
     *failed = static_cast<int64_t>(window->failed.size());
     if (window->plan == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: no rows to plan",

@@ -18,6 +18,13 @@ RowError error_of(const batchllm_results &results, int64_t i) {
                         static_cast<size_t>(results.error_offsets[i + 1] - begin))};
 }
 
+int64_t first_failed(const batchllm_results &results, int64_t first, int64_t count) {
+    for (int64_t i = first; i < first + count; ++i) {
+        if (results.statuses[i] != BATCHLLM_OK) return i;
+    }
+    return -1;
+}
+
 LogprobView logprobs_of(const batchllm_results &results) {
     return {results.logprob_offsets, results.logprobs, results.top_offsets, results.top_tokens,
             results.top_logprobs};

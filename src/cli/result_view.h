@@ -13,6 +13,8 @@ namespace batchllm::cli {
 std::string_view text_of(const batchllm_results &results, int64_t i);
 int64_t completion_tokens(const batchllm_results &results, int64_t i);
 RowError error_of(const batchllm_results &results, int64_t i);
+// Of the results [first, first + count), a row's samples: the first one that failed, and the row with it. -1: none.
+int64_t first_failed(const batchllm_results &results, int64_t first, int64_t count);
 
 // Log-probabilities of tokens, either the generated ones or the prompt's.
 struct LogprobView {

@@ -42,12 +42,13 @@ RowError read_score(JsonView value, InputRow *row) {
     return {};
 }
 
-RowError unknown_key(std::string_view key, const char *where) {
-    std::string message = "unknown key " + in_quotes(key) + where;
+RowError unknown_key(std::string_view key, bool in_body) {
+    std::string message = "unknown key " + in_quotes(key) + (in_body ? " in \"body\"" : "");
     const std::string_view near = nearest_row_key(key);
     if (!near.empty() && near != key) message += " (did you mean " + in_quotes(near) + "?)";
-    return format_error(message + "; keep data of your own under \"metadata\", begin its key with "
-                                  "\"_\", name it in --columns, or run with --ignore-unknown-keys");
+    return format_error(
+        message + "; keep data of your own under \"metadata\", begin its key with \"_\", " +
+        (in_body ? "" : "name it in --columns, ") + "or run with --ignore-unknown-keys");
 }
 
 RowError null_error(std::string_view key) {
@@ -97,7 +98,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
             error = parameters.read(key, value, &known);
         }
         if (failed(error)) return error;
-        if (!known && !options.allow(key)) return unknown_key(key, "");
+        if (!known && !options.allow(key)) return unknown_key(key, false);
     }
     if (prompts == 0 && !null_key.empty()) return null_error(null_key);
     if (prompts != 1) {
@@ -178,8 +179,8 @@ RowError read_keys(const JsonMembers &body, const RowReaderOptions &options,
         bool known = true;
         const RowError error = read(key, value, &known);
         if (failed(error)) return error;
-        if (!known && !is_harmless_body_key(key) && !options.allow(key)) {
-            return unknown_key(key, " in \"body\"");
+        if (!known && !is_harmless_body_key(key) && !options.allow_in_body(key)) {
+            return unknown_key(key, true);
         }
     }
     parameters->read_model(options, row->record.model);
@@ -338,7 +339,7 @@ RowError read_batch(const JsonMembers &members, const RowReaderOptions &options,
     for (const auto member : members) {
         if (member.key != "body" && member.key != "url" && member.key != "method" &&
             member.key != "custom_id" && !options.allow(member.key)) {
-            return unknown_key(member.key, "");
+            return unknown_key(member.key, false);
         }
     }
     if (row->record.format == RowFormat::completions) return read_body(*body, options, row);
@@ -377,12 +378,16 @@ RowError read_images(std::string_view key, JsonView value, std::vector<std::stri
 }
 
 bool RowReaderOptions::allow(std::string_view key) const {
-    return ignore_unknown_keys || is_own_key(key) ||
-           std::find(columns.begin(), columns.end(), key) != columns.end();
+    return allow_in_body(key) || std::find(columns.begin(), columns.end(), key) != columns.end();
+}
+
+bool RowReaderOptions::allow_in_body(std::string_view key) const {
+    return ignore_unknown_keys || is_own_key(key);
 }
 
 InputRowReader::InputRowReader(RowReaderOptions options)
-    : options_(std::move(options)), parser_(std::make_unique<LineParser>()) {}
+    : options_(std::move(options)), column_seen_(options_.columns.size(), 0),
+      parser_(std::make_unique<LineParser>()) {}
 InputRowReader::~InputRowReader() = default;
 
 RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row) {
@@ -409,9 +414,12 @@ RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row
         }
         if (!own_id.has_value()) row->record.id = std::move(as_json);
     }
-    for (const std::string &column : options_.columns) {
+    any_read_ = true;
+    for (size_t i = 0; i < options_.columns.size(); ++i) {
+        const std::string &column = options_.columns[i];
         const std::optional<JsonView> value = object.find(column);
         if (!value.has_value()) continue;
+        column_seen_[i] = 1;
         std::string &members = row->record.columns;
         if (!members.empty()) members += ',';
         append_json(&members, std::string_view(column));
@@ -422,6 +430,14 @@ RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row
     if (failed(error)) return error;
     if (table) return options_.table->read_cells(members, options_, row);
     return batch ? read_batch(members, options_, row) : read_plain(members, options_, row);
+}
+
+std::vector<std::string> InputRowReader::missing_columns() const {
+    std::vector<std::string> missing;
+    for (size_t i = 0; i < column_seen_.size() && any_read_; ++i) {
+        if (column_seen_[i] == 0) missing.push_back(options_.columns[i]);
+    }
+    return missing;
 }
 
 void InputRowReader::load_adapters(int32_t threads) {

@@ -84,8 +84,10 @@ struct RowReaderOptions {
     std::shared_ptr<const SamplingOptions> defaults;
     std::vector<std::string> columns; // keys that pass through to the results
     bool ignore_unknown_keys = false;
-    // Whether a row may have this key, which means nothing to the reader.
+    // Whether a line, or the body of one, may have this key, which means nothing to the reader. Only
+    // a line's own keys pass through.
     bool allow(std::string_view key) const;
+    bool allow_in_body(std::string_view key) const;
     ConstraintCache *constraints = nullptr; // borrowed; null: constraints are parsed but not
                                             // created
     AdapterCache *adapters = nullptr;       // borrowed
@@ -105,9 +107,13 @@ class InputRowReader {
     // What is wrong with the adapter of a row that was read, whatever else is wrong with the row. Fails if the row is not to
     // blame: the run ends, and the next one reads the row again.
     Result<RowError> check_adapter(const InputRow &row);
+    // Those of options.columns that no line read so far has; empty if none has been read.
+    std::vector<std::string> missing_columns() const;
 
   private:
     RowReaderOptions options_;
+    std::vector<uint8_t> column_seen_; // of options_.columns
+    bool any_read_ = false;
     std::unique_ptr<LineParser> parser_;
 };
 

@@ -205,6 +205,7 @@ Status RunJob::run_windows(WindowSource *source) {
 Status RunJob::add_window(Window window) {
     ++windows_;
     input_ended_ = window.last;
+    missing_columns_ = std::move(window.missing_columns);
     window_rows_ = window.rows();
     rows_known_ += window.rows() + static_cast<int64_t>(window.failed.size());
     input_bytes_ = window.input_bytes;
@@ -350,10 +351,10 @@ Status RunJob::write_results() {
                          static_cast<unsigned long long>(tag));
         }
         const auto line = static_cast<int64_t>(tag);
-        const bool failed = append_result(batch_.text(), output_options_, line, record->second,
-                                          *results, first, count);
-        if (failed && line < failed_line_) keep_failure(line, error_of(*results, first));
-        batch_.commit_line(line, failed);
+        append_result(batch_.text(), output_options_, line, record->second, *results, first, count);
+        const int64_t failed = first_failed(*results, first, count);
+        if (failed >= 0 && line < failed_line_) keep_failure(line, error_of(*results, failed));
+        batch_.commit_line(line, failed >= 0);
         completion_tokens_ += results->token_offsets[first + count] - results->token_offsets[first];
         finished_most_tokens_ += record->second.most_tokens;
         open_most_tokens_ -= record->second.most_tokens;
@@ -414,6 +415,11 @@ int RunJob::finish(Status status) {
     if (!failure_.empty()) display_.note(failure_);
     const std::string others = adapters_.has_value() ? adapters_->other_models() : "";
     if (!others.empty()) display_.note(others);
+    const std::string missing =
+        missing_columns_text(missing_columns_, output_.info().rows_done > 0);
+    if (!missing.empty() && options_.log_level >= BATCHLLM_LOG_WARNING) {
+        log_to_stderr(&bar_, BATCHLLM_LOG_WARNING, missing.c_str());
+    }
     if (!written.ok()) {
         return report(written.message() + (complete ? " (the output is complete)" : again));
     }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "cli/api.h"
 #include "cli/commands.h"
@@ -83,7 +84,8 @@ class RunJob {
     std::unordered_map<uint64_t, RowRecord> records_; // of rows in the engine, by line
     OutputBatch batch_;
 
-    bool input_ended_ = false; // the last window has been added
+    bool input_ended_ = false;                 // the last window has been added
+    std::vector<std::string> missing_columns_; // Window
     int64_t windows_ = 0;
     int64_t window_rows_ = 0; // in the window added last
     int64_t rows_known_ = 0;  // including those of earlier runs

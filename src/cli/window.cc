@@ -377,6 +377,7 @@ Result<std::unique_ptr<Window>> WindowBuilder::next() {
     failed_.clear();
     window->input_bytes = input_->bytes_read();
     window->last = input_ended_ && ready_.empty();
+    if (window->last) window->missing_columns = rows_.missing_columns();
     window->tokenize_seconds = std::exchange(tokenize_seconds_, 0);
     if (window->rows() > 0 && !stop_->load(std::memory_order_relaxed)) {
         RETURN_IF_ERROR(plan(window.get()));

@@ -67,6 +67,7 @@ struct Window {
                               // of them
     int64_t input_bytes = 0;  // bytes of input read up to the window's end
     bool last = false;
+    std::vector<std::string> missing_columns; // of the last window: InputRowReader's
     double tokenize_seconds = 0;
     double plan_seconds = 0;
 

@@ -21,7 +21,8 @@ class CutOff {
     // jobs have none.
     std::string take_warning(bool all_done);
 
-    // So far: results that have ended by themselves, and how many of them were cut off.
+    // So far: results of rows with a constraint that have ended by themselves or by max_tokens, and how many of them
+    // max_tokens cut off, before their constraint started or after. Rows without a result are in neither.
     int64_t constrained() const { return before_.constrained + job_.constrained; }
     int64_t cut() const { return before_.cut + job_.cut; }
 

@@ -12,6 +12,7 @@
 #include "base/printable.h"
 #include "base/thread_pool.h"
 
+#include "processor_time.h"
 #include "testing.h"
 
 namespace batchllm {
@@ -113,6 +114,18 @@ void a_pool_works_with_the_threads_that_the_system_starts(void **) {
         ::pthread_attr_destroy(&huge);
         assert_in_range(threads, 1, 999);
         for (const std::atomic<int> &times : done) assert_int_equal(times.load(), 1);
+    }
+}
+
+// From 0.1 us a call, of which the clock sees nothing.
+void quadratic_time_is_told_from_linear_time_however_short_it_is(void **) {
+    volatile int64_t sink = 0;
+    const auto count = [&sink](int64_t numbers) {
+        for (int64_t i = 0; i < numbers; ++i) sink = sink + i;
+    };
+    for (const int64_t numbers : {100, 1'000, 100'000}) {
+        assert_true(takes_linear_time(1, [&](int size) { count(numbers * size); }));
+        assert_false(takes_linear_time(1, [&](int size) { count(numbers * size * size); }));
     }
 }
 
@@ -258,6 +271,7 @@ int main() {
         cmocka_unit_test(what_is_there_what_is_not_and_what_cannot_be_told_differ),
         cmocka_unit_test(a_pipe_is_written_to_and_not_replaced),
         cmocka_unit_test(a_pool_works_with_the_threads_that_the_system_starts),
+        cmocka_unit_test(quadratic_time_is_told_from_linear_time_however_short_it_is),
         cmocka_unit_test(printable_text_drives_no_terminal),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

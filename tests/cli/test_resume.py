@@ -143,6 +143,27 @@ class Interrupted(ProgramTest):
         self.finish()
         self.assertEqual(comparable(self.read_output()), self.undisturbed())
 
+    def test_an_interrupted_jobs_summary_counts_the_rows_that_have_ended(self):
+        stats = self.directory / "stats.json"
+        self.input.write_bytes(lines([{"id": i, "prompt": f"row {i}"} for i in range(6000)]))
+        for _ in range(10):  # on a busy machine the run may finish before the signal
+            self.output.unlink(missing_ok=True)
+            child = subprocess.Popen([PROGRAM, "run", "--backend", "sim", "--model", os.environ["BATCHLLM_TEXT_MODEL"],
+                                      "--max-requests", "32", "--choices", "a long text that three tokens cannot hold", "--max-tokens", "3", "-i", str(self.input),
+                                      "-o", str(self.output), "--progress", "lines", "--stats", str(stats)], stderr=subprocess.PIPE)
+            self.wait_for_output(child, 0)
+            child.send_signal(signal.SIGINT)
+            _, errors = child.communicate(timeout=60)
+            if child.returncode != 0:
+                break
+        self.assertEqual(child.returncode, 130, errors)
+        rows = self.read_output()
+        self.assertTrue(0 < len(rows) < 6000)
+        self.assertEqual({row["finish_reason"] for row in rows}, {"length"})
+        counts = json.loads(stats.read_text())
+        self.assertEqual([counts[name] for name in ("rows_done", "constrained_results", "cut_off_results")], [len(rows)] * 3)
+        self.assertIn(f"Cut off by max_tokens: {len(rows):,} of {len(rows):,} results with a constraint.".encode(), errors)
+
     def test_a_resumed_job_leaves_the_plan_of_its_first_run(self):
         plan = self.directory / "job.plan"
         for _ in range(10):  # on a busy machine the run may finish before the signal

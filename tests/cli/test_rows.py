@@ -2,10 +2,11 @@
 
 import json
 import resource
+import shutil
 import subprocess
 import unittest
 
-from program import PROGRAM, SIM, ProgramTest, by_id, lines, token_rows
+from program import PROGRAM, SIM, TESTS, ProgramTest, by_id, lines, token_rows
 
 GOOD = {"id": "good", "tokens": [1, 2, 3]}
 
@@ -172,6 +173,52 @@ class BadRows(ProgramTest):
             done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--columns", given)
             self.assertEqual(done.returncode, 1)
             self.assertIn(words.encode(), done.stderr)
+
+    def test_columns_free_no_key_of_a_body(self):
+        batch = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "tempersture": 1, "body": {"model": "m", "prompt": [1], "tempersture": 1}}
+        [row] = self.run_rows([batch], "--columns", "tempersture", expect=3)
+        self.assertEqual(row["tempersture"], 1)
+        message = row["error"]["message"]
+        self.assertIn('unknown key "tempersture" in "body" (did you mean "temperature"?)', message)
+        self.assertNotIn("--columns", message)
+        del batch["body"]["tempersture"]
+        [row] = self.run_rows([batch], "--force", "--columns", "tempersture")
+        self.assertEqual((row["tempersture"], row["error"]), (1, None))
+        [row] = self.run_rows([{**batch, "body": {**batch["body"], "x": 1}}], "--force", "--columns", "tempersture", "--ignore-unknown-keys")
+        self.assertEqual((row["tempersture"], row["error"]), (1, None))
+
+    def test_a_named_column_that_no_row_has_is_told(self):
+        rows = [dict(GOOD, id=i, label=i) for i in range(3)]
+        told = 'batchllm: warning: --columns: no row has the key "lable" or "x"\n'
+        for windows in ("1", "100"):
+            self.run_rows(rows, "--columns", "lable,label,x", "--ignore-unknown-keys", "--force", "--window-rows", windows)
+            self.assertEqual(self.stderr, told)
+        self.run_rows(rows, "--columns", "lable,label,x", "--ignore-unknown-keys", "--force", "--log", "error")
+        self.assertEqual(self.stderr, "")
+        self.run_rows([dict(GOOD, label=1)] + [dict(GOOD, id=i) for i in range(3)], "--columns", "label", "--force")
+        self.assertEqual(self.stderr, "")  # one row is enough
+        self.run_rows(b"", "--columns", "label", "--force")
+        self.assertEqual(self.stderr, "")
+        rows[2]["label"] = {"a": "lable"}
+        self.run_rows(rows, "--columns", "lable,label,x", "--ignore-unknown-keys", "--force")
+        self.assertEqual(self.stderr, told)
+        self.run_rows(rows[:1] + ["{"], "--columns", "label", "--force", expect=3)
+        self.assertEqual(self.stderr, "")
+        self.input.write_bytes(lines(rows))
+        done = self.run_program("plan", "-i", self.input, "-o", self.directory / "plan", "--columns", "lable,label", "--ignore-unknown-keys")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(b'batchllm: --columns: no row has the key "lable"\n', done.stderr)
+
+    def test_no_column_has_the_name_of_a_results_key(self):
+        rows = [dict(GOOD, id=1, logprobs=1, prompt_logprobs=1), dict(GOOD, id=2, n=2, temperature=1), dict(GOOD, id=3, score=[[1]]),
+                dict(GOOD, id=4, tokens=[]), dict(GOOD, id=5, task="embed"),
+                {"custom_id": 6, "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": [1]}}]
+        keys = {key for row in self.run_rows(rows, expect=3) for key in row}
+        self.assertEqual(len(keys), 16)  # all but labels
+        for key in keys | {"labels"}:
+            done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--columns", key)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f'"{key}" is a key of the results'.encode(), done.stderr)
 
     def test_a_line_over_the_limit_is_a_row_error(self):
         long = b'{"id": 1, "tokens": [' + b"1," * 3000000 + b"1]}"
@@ -341,6 +388,37 @@ class Parameters(ProgramTest):
                          sum(len(s["tokens"]) for s in samples))
         self.assertGreater(len({tuple(s["tokens"]) for s in samples}), 1)
         self.assertNotIn("samples", results["good"])
+
+    def test_a_row_has_failed_if_one_of_its_samples_has(self):
+        # After token 7 the logits are not finite; after token 8 they are.
+        model = self.directory / "model"
+        shutil.copytree(TESTS / "golden/llama_bias_f32", model)
+        weights = bytearray((model / "model.safetensors").read_bytes())
+        size = int.from_bytes(weights[:8], "little")
+        embedding = json.loads(weights[8:8 + size])["model.embed_tokens.weight"]
+        row = 4 * embedding["shape"][1]
+        begin = 8 + size + embedding["data_offsets"][0] + 7 * row
+        weights[begin:begin + row] = b"\xff" * row
+        (model / "model.safetensors").write_bytes(weights)
+        backend = ["--backend", "cpu", "--compute-type", "f32", "--kv-memory", "16MiB", "--model", model]
+        plain = {"tokens": [5, 6], "temperature": 1, "logit_bias": {"7": 100, "8": 100}, "max_tokens": 2}
+        body = {"model": "m", "prompt": [6, 5], "n": 16} | {key: plain[key] for key in ("temperature", "logit_bias", "max_tokens")}
+        rows = [dict(plain, id=1, n=16), {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body},
+                {"id": 2, "tokens": [5, 6], "max_tokens": 2}]
+        stats = self.directory / "stats.json"
+        options = ["--stats", stats]
+        for again in ([], ["--resume"], ["--resume", "--retry-failed"]):
+            found = self.run_rows(rows, *options, *again, "--log", "error", backend=backend, expect=3)
+            samples = next(row["samples"] for row in found if row.get("id") == 1)
+            failed = [sample for sample in samples if "error" in sample]
+            self.assertTrue(0 < len(failed) < 16, samples)
+            self.assertTrue(all(sample["text"] is None and sample["error"]["code"] == "ROW_NOT_A_NUMBER" for sample in failed))
+            [answer] = [row for row in found if "custom_id" in row]
+            reasons = [choice["finish_reason"] for choice in answer["response"]["body"]["choices"]]
+            self.assertEqual((answer["error"], set(reasons)), (None, {"length", "error"}))
+            counts = json.loads(stats.read_text())
+            self.assertEqual([counts[name] for name in ("rows", "rows_done", "rows_failed", "rows_resumed")],
+                             [3, 3, 2, 0 if not again else 3 if len(again) == 1 else 1])
 
     def test_prompt_logprobs_of_a_prompt_of_one_token_are_an_empty_list(self):
         one = dict(GOOD, tokens=[5])

@@ -17,8 +17,17 @@ template <class Work> double processor_seconds(int runs, const Work &work) {
 }
 
 // Whether work(16 * size) takes about as long as 16 of work(size), and not as long as 256, which quadratic time would be.
-// What takes less than 0.1 ms is too short to tell.
+// Short work is repeated until it is long enough to measure, and the larger one a sixteenth as often.
 template <class Work> bool takes_linear_time(int size, const Work &work) {
-    const double once = processor_seconds(3, [&] { work(size); });
-    return processor_seconds(2, [&] { work(16 * size); }) < 64 * std::max(once, 1e-4);
+    constexpr double enough = 2e-3; // seconds; a page fault or a timer's interrupt takes some 1e-6
+    const auto repeated = [&work](int times, int of) {
+        return [&work, times, of] {
+            for (int i = 0; i < times; ++i) work(of);
+        };
+    };
+    int times = 1;
+    while (times < 1 << 20 && processor_seconds(1, repeated(times, size)) < enough) times *= 2;
+    const int larger = (times + 15) / 16;
+    const double once = processor_seconds(3, repeated(times, size)) / times;
+    return processor_seconds(2, repeated(larger, 16 * size)) / larger < 64 * once;
 }

@@ -423,7 +423,7 @@ void what_cannot_be_predicted_says_why(void **) {
     const TemporaryDirectory model;
     model.write("config.json", config);
     model.write("bad.json", R"({"format": 4, "name": "x"})");
-    model.write("old.json", R"({"name": "x"})");
+    model.write("old.json", R"({"name": "x", "products": [[1, 1]]})");
     const Rows rows;
     batchllm_plan *plan = rows.plan();
     batchllm_prediction out;
@@ -529,6 +529,7 @@ void what_no_description_covers_is_refused(void **) {
     files.write("gpu.json", device_costs_text(costs));
     const std::string gpu = files.file("gpu.json");
     golden.refuses("llama_ct_tensor_fp8", gpu.c_str(), nullptr, "has no fp8_products");
+    golden.refuses("llama_ct_tensor_fp8", gpu.c_str(), nullptr, "--quantize none");
     golden.refuses("qwen3_bf16", gpu.c_str(), "quantize=fp8", "has no fp8_products");
     assert_int_equal(golden.predict("llama_ct_tensor_fp8", gpu.c_str(), "quantize=none").first,
                      BATCHLLM_OK);
@@ -654,6 +655,15 @@ void a_description_is_read_as_it_was_written(void **) {
     fails("\"format\": 4,", "", "x.json: a description of format 1");
     fails("\"format\": 4,", "\"format\": 5, \"more\": 1,", "from a newer version");
     fails("\"format\": 4,", "\"format\": \"4\",", "format");
+    for (const auto &[other, words] :
+         {std::pair("[]", "x.json: the document is []: a description of a device is an object"),
+          std::pair("7", "x.json: the document is 7: a description of a device is an object"),
+          std::pair(R"({"name": "x"})",
+                    "x.json: no description of a device: \"format\" is missing")}) {
+        const auto parsed = parse_device_costs(other, "x.json");
+        assert_int_equal(parsed.status().code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
+        assert_string_equal(parsed.status().message().c_str(), words);
+    }
     fails("\"gpu\": true", "\"gpu\": 1", "gpu");
     fails("\"step_us\"", "\"step_ms\"", "step_ms");
     fails("\"kv_fraction\": 0.25", "\"kv_fraction\": 25", "kv_fraction");

@@ -349,6 +349,33 @@ def _run(given: argparse.Namespace) -> int:
     return _ROW_ERRORS if report.failed else _DONE
 
 
+# How errors that name arguments of run_files begin and end, with the options instead.
+_ARGUMENTS_AT_START = {
+    "retry_failed: {output}: ": "--retry-failed: {output}: ",
+    "retry_failed is for a job that continues: give resume=True too": "--retry-failed is for a job that continues: give --resume too",
+}
+_ARGUMENTS_AT_END = {
+    "; resume continues it, force starts over": "; --resume continues it, --force starts over",
+    "; force starts over": "; --force starts over",
+    ": input_format says 'parquet', 'csv' or 'arrow'": ": --input-format says 'parquet', 'csv' or 'arrow'",
+    ": output_format says 'parquet', 'csv' or 'arrow'": ": --output-format says 'parquet', 'csv' or 'arrow'",
+    ": say so by input_format": ": say so by --input-format",
+}
+
+
+def _with_options(text: str, output: str) -> str:
+    """An error's text with the program's options for the arguments that it names. In between are paths and values, which
+    stay as they are."""
+    for arguments, options in _ARGUMENTS_AT_START.items():
+        start = arguments.format(output=output)
+        if text.startswith(start):
+            text = options.format(output=output) + text[len(start) :]
+    for arguments, options in _ARGUMENTS_AT_END.items():
+        if text.endswith(arguments):
+            text = text[: -len(arguments)] + options
+    return text
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command line and returns the exit code."""
     parser = _parser()
@@ -375,9 +402,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             text = f"--json-schema: {given.json_schema}: {text}"
         if isinstance(fault, OSError) and fault.filename is not None:
             text = f"{fault.filename}: {fault.strerror}"
-        text = re.sub(r"\b(resume continues|force starts)\b", r"--\1", str(text))
-        text = re.sub(r"\b(input|output)_format\b", r"--\1-format", text)
-        text = text.replace("retry_failed", "--retry-failed").replace("resume=True", "--resume")
+        text = _with_options(str(text), given.output)
         again = "; make room, and run again with --resume" if isinstance(fault, OSError) and fault.errno == 28 else ""
         print(f"batchllm: {text}{again}", file=sys.stderr)
         return _STOPPED

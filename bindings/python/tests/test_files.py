@@ -22,7 +22,7 @@ from array import array
 import batchllm
 from batchllm import SamplingParams, run_files
 from batchllm.__main__ import _memory
-from batchllm.file_formats import open_reader
+from batchllm.file_formats import FORMATS, open_reader
 from batchllm.file_rows import Prompts
 from support import MODEL, SIM, chat_model, run_script, sim
 
@@ -627,6 +627,38 @@ class Formats(Files):
         self.assertEqual(program(*job, "json", "--resume").stderr, "")
         done = subprocess.run([sys.executable, "-m", "batchllm", "--version"], capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stdout), (0, f"batchllm {batchllm.__version__}\n"), done.stderr)
+
+    def test_the_program_changes_no_path_and_no_value_in_an_error(self):
+        folder = self.path("retry_failed resume=True, force starts over")
+        os.mkdir(folder)
+        name = "input_format; resume continues it"
+        source = write(os.path.join(folder, name + ".parquet"), pyarrow.table({"prompt": ["a"], "retry_failed": ["b"]}))
+        out, other, csv = (os.path.join(folder, "force starts over" + ending) for ending in (".parquet", ".x", ".csv"))
+        same = write(self.path("same.parquet"), pyarrow.table({"prompt": ["a"]}))
+
+        def says(*arguments, output=out, given=source):
+            done = program("--model", MODEL, "--input", given, "--output", output, "--max-tokens", "2", "--progress", "none", *arguments)
+            return done.returncode, done.stderr
+
+        missing, endings = source.replace(name, "force starts"), ", ".join(FORMATS)
+        for arguments, more, words in (
+            ((), {"given": missing}, f"{missing}: No such file or directory"),
+            (("--template", "{resume=True}"), {}, f"template: {source} has no column 'resume=True'; it has 'prompt', 'retry_failed'"),
+            (("--prompt-column", "output_format"), {}, f"prompt_column: {source} has no column 'output_format'; it has 'prompt', 'retry_failed'"),
+            ((), {"output": other}, f"{other}: which format? It does not end with {endings}: --output-format says 'parquet', 'csv' or 'arrow'"),
+            (("--input-format", "csv"), {}, f"{source}: it is a file of Parquet, not of CSV: say so by --input-format"),
+            (("--retry-failed",), {}, "--retry-failed is for a job that continues: give --resume too"),
+            (("--retry-failed", "--resume"), {"output": csv}, f"--retry-failed: {csv}: needs an output of Parquet or Arrow: CSV does not keep null and empty texts apart"),
+            ((), {"output": source}, f"{source}: is the input"),
+        ):
+            self.assertEqual(says(*arguments, **more), (1, f"batchllm: {words}\n"))
+        self.assertEqual(says(), (0, ""))
+        self.assertEqual(says(), (1, f"batchllm: {out}: exists; --resume continues it, --force starts over\n"))
+        code, text = says("--resume", "--template", "{prompt} resume=True, retry_failed")
+        self.assertRegex(text, r"resume=True, retry_failed.*; --force starts over\n\Z")
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, "/")
+        self.assertEqual(says(given=same, output="retry_failed"), (1, f"batchllm: retry_failed: which format? It does not end with {endings}: --output-format says 'parquet', 'csv' or 'arrow'\n"))
 
     def test_an_input_that_is_not_one_file_comes_with_what_to_do(self):
         table = pyarrow.table({"prompt": ["a", "b"]})

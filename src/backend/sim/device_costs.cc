@@ -152,10 +152,15 @@ Result<std::vector<DeviceCosts::Product>> read_products(const JsonValue &value) 
 }
 
 // Checked before anything else is read: files of older and newer libraries also have other keys.
+// Those of format 1 do not name it, but all formats have "products".
 Status check_format(const JsonValue &root, const std::string &file) {
+    if (!root.is_object()) return root.fail("a description of a device is an object");
     int64_t format = 1;
     if (const auto given = root.given("format")) {
         ASSIGN_OR_RETURN(format, given->integer(1, INT32_MAX));
+    } else if (!root.find("products").has_value()) {
+        return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     "%s: no description of a device: \"format\" is missing", file.c_str());
     }
     if (format == device_costs_format) return {};
     const bool older = format < device_costs_format;

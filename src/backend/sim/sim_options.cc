@@ -195,9 +195,12 @@ Status check_costs_known(const Model &model, const DeviceCosts &costs, const Ste
     }
     const bool needed = quantize == Quantize::fp8 || has_scaled(model, quantize);
     if (!needed || !costs.fp8_products.empty()) return {};
-    return error(BATCHLLM_ERROR_UNSUPPORTED,
-                 "products in fp8 are not predicted on %s: its description has no fp8_products",
-                 costs.name.c_str());
+    return error(
+        BATCHLLM_ERROR_UNSUPPORTED,
+        "products in fp8 are not predicted on %s: its description has no fp8_products; with "
+        "--quantize none (backend option quantize=none) the model is predicted in 16 bits, "
+        "in which a GPU without products in fp8 computes it",
+        costs.name.c_str());
 }
 
 // Sets what a description determines for options that are not given.

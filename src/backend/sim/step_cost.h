@@ -86,8 +86,10 @@ class StepCost {
 
     // adapters: of each slot that the batch names.
     StepSeconds seconds(const TokenBatch &batch, std::span<const AdapterCost> adapters = {}) const;
-    // Rows that decode choose experts as in a model with random weights (docs/lab/jobs.md): the same ones, if most of their
-    // context is the same. Otherwise each token chooses for itself.
+    // From now on, rows that decode choose the same experts if most of their context is the same, so that fewer are read;
+    // otherwise each token chooses for itself. Only bench/predict asks for it, to be compared with jobs of bench/throughput:
+    // with their random weights attention averages a context, which makes such rows alike. Predictions for users, whose
+    // models are trained, do not assume it (docs/lab/jobs.md, "Routing of random weights").
     void choose_by_context() { by_context_ = true; }
     // Of a tower's run over these pictures.
     double picture_seconds(std::span<const PictureLoad> pictures) const;
