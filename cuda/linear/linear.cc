@@ -315,13 +315,13 @@ void Linear::remember(const TuningKey &key, int32_t candidate) {
     saved_ = now;
 }
 
-// A candidate's algorithm; none: cuBLASLt does not have it for this product.
+// A candidate's algorithm; none: cuBLASLt does not have it, or not for this product.
 std::optional<cublasLtMatmulAlgo_t>
 Linear::algorithm_of(const Product &product,
                      const std::vector<cublasLtMatmulHeuristicResult_t> &found,
                      int32_t candidate) const {
     const auto of_heuristic = static_cast<size_t>(candidate % kOfHeuristic);
-    if (candidate < 0 || of_heuristic >= found.size() ||
+    if (candidate < 0 || candidate == TuningCache::kFewRows || of_heuristic >= found.size() ||
         found[of_heuristic].state != CUBLAS_STATUS_SUCCESS) {
         return {};
     }
