@@ -61,7 +61,8 @@ inline JobRows make_job_rows(const JobShape &shape) {
     std::vector<Document> documents;
     std::vector<OwnRow> rows;
     std::vector<int32_t> prefixes;
-    std::geometric_distribution<int> more(1 / shape.sharing);
+    // Its probability is below 1.
+    std::geometric_distribution<int> more(std::min(1 / shape.sharing, 1 - 1e-9));
     double due = 0;
     int64_t total = 0;
     while (static_cast<int64_t>(rows.size()) < shape.rows) {
