@@ -194,11 +194,14 @@ Status Journal::resume() {
         RETURN_IF_ERROR(match_entries());
         return keep_blocks_ ? Status() : look_for_made();
     }
-    // The blocks were just created, or left by a run that was killed while it removed them.
-    if (!retrying_ || failed_done_ == 0) return results_->remove();
-    RETURN_IF_ERROR(check_output());
-    results_->remove_at_end();
-    return {};
+    if (retrying_ && failed_done_ > 0) {
+        RETURN_IF_ERROR(check_output());
+        results_->remove_at_end();
+        return {};
+    }
+    // What was just created, or left by a run that was killed while it removed or replaced it.
+    remove_temporaries_of(state_path_);
+    return results_->remove();
 }
 
 Status Journal::use_pictures(PictureLibrary *pictures) {
@@ -351,9 +354,7 @@ Status Journal::match_entries() {
 Status Journal::look_for_made() {
     const std::string &path = results_->made_path();
     struct stat info;
-    if (::lstat(path.c_str(), &info) != 0) {
-        return errno == ENOENT ? Status() : io_error(path, "cannot stat");
-    }
+    if (::lstat(path.c_str(), &info) != 0) return {}; // keep_only() never replaces anything
     ASSIGN_OR_RETURN(const bool dropping, state_->dropping());
     ASSIGN_OR_RETURN(const int64_t records, state_->count());
     // Then the results had not been replaced yet.

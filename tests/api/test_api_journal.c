@@ -260,14 +260,17 @@ static void an_output_is_finished_once(void **unused) {
 
     assert_error(fails_to_open(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_REFUSE),
                  BATCHLLM_ERROR_JOURNAL_EXISTS, "out: exists");
-    /* As if the run had been killed before it removed the blocks. */
+    /* As if the run had been killed before it removed the blocks, and one before it replaced the state. */
     put(blocks, "left");
+    char temporary[320];
+    snprintf(temporary, sizeof temporary, "%s.tmp.4711.12", state);
+    put(temporary, "left");
     journal = open_job(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RESUME);
     assert_int_equal(info_of(journal).complete, 1);
     assert_int_equal(info_of(journal).rows_done, 2);
     assert_int_equal(info_of(journal).failed_done, 1);
     batchllm_journal_destroy(journal);
-    assert_false(there(blocks));
+    assert_false(there(blocks) || there(temporary));
 
     /* Without its output, nothing of the job is left. */
     unlink(output);
