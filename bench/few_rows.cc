@@ -217,9 +217,9 @@ int main(int count, char **values) {
         return 77;
     }
     if (!options.check) {
-        std::printf(
-            "microseconds and TFLOP/s: cuBLASLt's first form | what time chooses | few rows | time of "
-            "the second over the third\n");
+        std::printf("microseconds and TFLOP/s: cuBLASLt's first form | what time chooses | few "
+                    "rows | time of "
+                    "the second over the third\n");
     }
     bool right = true;
     for (const Shape &shape : options.shapes) {

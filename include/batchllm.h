@@ -1445,7 +1445,7 @@ typedef struct batchllm_journal batchllm_journal;
 #define BATCHLLM_JOURNAL_REFUSE 0    /* an output that exists is an error */
 #define BATCHLLM_JOURNAL_RESUME 1    /* its job continues; if there is no output, the job starts */
 #define BATCHLLM_JOURNAL_OVERWRITE 2 /* the job starts over */
-#define BATCHLLM_JOURNAL_RETRY 3     /* RESUME, but rows that failed are not done. Only for lines */
+#define BATCHLLM_JOURNAL_RETRY 3     /* RESUME, to run the rows again that failed */
 
 typedef struct batchllm_journal_options {
     uint32_t struct_size;
@@ -1477,11 +1477,18 @@ BATCHLLM_API void batchllm_journal_options_init(batchllm_journal_options *option
 /* Opens a journal. A regular file is locked against other journals, in this process and others,
  * until the journal is destroyed. Nothing that exists is changed before the first call that appends
  * or syncs, except that RESUME removes blocks left behind when the job was complete: destroyed
- * before, a journal leaves no trace. RETRY then replaces the output by one without the failed rows.
+ * before, a journal leaves no trace.
+ * RETRY, lines: rows that failed are not done. That first call replaces the output by one without
+ * their lines, which it makes as OUTPUT.retry; if that fails, the output is as it was.
+ * RETRY, blocks: as RESUME. But if the job is complete and rows of it failed, the output must be what
+ * batchllm_journal_finish has left, and is locked until the journal is destroyed: results can be
+ * taken from it for a job that begins again.
  * Errors: STATE if another run is writing to the output. JOURNAL_EXISTS with REFUSE, if there is an
  * output that is not empty. With RESUME, RETRY: JOURNAL_MISMATCH for another job; JOURNAL_FORMAT if
- * lines of the output have been changed, or if there is an output and no state. INVALID_ARGUMENT if
- * the output is the input, or if it cannot be resumed or cannot appear in one piece and has to. */
+ * lines of the output have been changed (RETRY, blocks: anything; or if an early version finished
+ * it), or if there is an output and no state. INVALID_ARGUMENT if the output is the input, or if it
+ * cannot be resumed or cannot appear in one piece and has to; with RETRY, if there is an OUTPUT.retry
+ * that no run of the job has left. */
 BATCHLLM_API int32_t batchllm_journal_open(const batchllm_journal_options *options,
                                            batchllm_journal **out);
 /* Does not sync. */
@@ -1489,7 +1496,7 @@ BATCHLLM_API void batchllm_journal_destroy(batchllm_journal *journal);
 
 typedef struct batchllm_journal_info {
     uint32_t struct_size;
-    int32_t started;     /* 1: this run has changed files */
+    int32_t started;     /* 1: this run has changed the output, or begun one */
     int32_t resumable;   /* 1: there is a state, from which the job can be resumed */
     int32_t complete;    /* 1: the output was finished by an earlier run or this one */
     int64_t created;     /* when the job was first started, in seconds since 1970 */
@@ -1550,8 +1557,8 @@ BATCHLLM_API int32_t batchllm_journal_sync(batchllm_journal *journal);
 
 /* For blocks, when the output has been made from all of them. path: where it is, in the folder of
  * output_path: it is synced and renamed to output_path. NULL: the output is in its place and
- * synced. The blocks are removed, and nothing more can be appended. The state says from now on that
- * the job is complete. A call that failed can be repeated with the same path, even if the output
+ * synced. It is read once more, for a hash of it. The blocks are removed, and nothing more can be
+ * appended. The state says from now on that the job is complete. A call that failed can be repeated with the same path, even if the output
  * has its name already. */
 BATCHLLM_API int32_t batchllm_journal_finish(batchllm_journal *journal, const char *path);
 

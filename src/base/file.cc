@@ -34,6 +34,23 @@ Status write_all(int fd, const std::string &path, std::string_view bytes) {
     return {};
 }
 
+std::string directory_of(const std::string &path) {
+    const size_t slash = path.rfind('/');
+    return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+constexpr std::string_view temporary_mark = ".tmp.";
+
+// "<pid>.<number>"
+bool ends_temporary(std::string_view end) {
+    const size_t dot = end.find('.');
+    const auto is_number = [](std::string_view text) {
+        return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+    };
+    return dot != std::string_view::npos && is_number(end.substr(0, dot)) &&
+           is_number(end.substr(dot + 1));
+}
+
 } // namespace
 
 FileDescriptor::~FileDescriptor() {
@@ -147,7 +164,9 @@ Status write_file(const std::string &path, std::string_view bytes) {
     std::string temporary;
     int raw = -1;
     for (int number = 0; raw < 0; ++number) {
-        temporary = path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(number);
+        temporary = path;
+        temporary.append(temporary_mark).append(std::to_string(::getpid()));
+        temporary.append(".").append(std::to_string(number));
         raw = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (raw < 0 && errno != EEXIST) return io_error(path, "cannot create a file beside it");
     }
@@ -166,6 +185,19 @@ Status write_file(const std::string &path, std::string_view bytes) {
         return status;
     }
     return sync_directory_of(path);
+}
+
+void remove_temporaries_of(const std::string &path) {
+    const std::string directory = directory_of(path);
+    const Result<std::vector<std::string>> names = names_in(directory);
+    if (!names.ok()) return; // such as one that may be written but not read
+    const size_t slash = path.rfind('/');
+    std::string begin = slash == std::string::npos ? path : path.substr(slash + 1);
+    begin += temporary_mark;
+    for (const std::string &name : names.value()) {
+        if (!name.starts_with(begin) || !ends_temporary(name.substr(begin.size()))) continue;
+        ::unlink((directory + "/" + name).c_str());
+    }
 }
 
 int descriptor_named(const std::string &path) {
@@ -200,10 +232,7 @@ Result<FileDescriptor> copy_descriptor_named(const std::string &path) {
 }
 
 Status sync_directory_of(const std::string &path) {
-    const size_t slash = path.rfind('/');
-    const std::string directory = slash == std::string::npos ? "."
-                                  : slash == 0               ? "/"
-                                                             : path.substr(0, slash);
+    const std::string directory = directory_of(path);
     const FileDescriptor fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     // A directory that may be written but not read cannot be synced.
     if (fd.get() < 0 && errno == EACCES) return {};

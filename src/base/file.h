@@ -69,6 +69,9 @@ Result<std::string> read_file(const std::string &path, size_t limit);
 // target stays as it was. A pipe, a device or an open descriptor (descriptor_named) is written to
 // directly.
 Status write_file(const std::string &path, std::string_view bytes);
+// Removes such temporary files, as killed processes leave them, where it can. For a caller whose lock keeps
+// all others from writing to the path: whether a process of another machine is alive cannot be asked.
+void remove_temporaries_of(const std::string &path);
 
 // The open descriptor of this process that the path names, directly or through a link: 1 for
 // "/dev/stdout", 3 for "/dev/fd/3". -1: the path names none. Such a file belongs to whoever opened

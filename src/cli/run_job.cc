@@ -146,7 +146,13 @@ Status RunJob::run(LineReader input) {
     ASSIGN_OR_RETURN(std::unique_ptr<Window> first, first_window(&source, whole_file));
     if (interrupted()) return {};
     // Not earlier: a misspelt model or template must not destroy an existing output.
-    RETURN_IF_ERROR(output_.start());
+    if (const Status begun = output_.start(); !begun.ok()) {
+        if (output_.info().started != 0) return begun;
+        // The lines of rows that failed could not be dropped.
+        return Status(begun.code(), begun.message() +
+                                        "\nbatchllm: the output is unchanged; run again with "
+                                        "--resume --retry-failed to go on");
+    }
     Status status = status_of([&] {
         if (first != nullptr) RETURN_IF_ERROR(add_window(std::move(*first)));
         return run_windows(&source);

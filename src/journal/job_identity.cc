@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json_escape.h"
 #include "base/json_view.h"
+#include "journal/file_hash.h"
 
 namespace batchllm {
 namespace {
@@ -21,60 +22,6 @@ std::string hexadecimal(uint64_t value) {
     char text[17];
     std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
     return text;
-}
-
-class Hasher {
-  public:
-    Hasher() : state_(XXH3_createState()) {
-        if (state_ == nullptr) throw std::bad_alloc();
-        XXH3_64bits_reset(state_);
-    }
-    Hasher(const Hasher &) = delete;
-    Hasher &operator=(const Hasher &) = delete;
-    ~Hasher() { XXH3_freeState(state_); }
-    void update(const void *data, size_t bytes) { XXH3_64bits_update(state_, data, bytes); }
-    std::string digest() const { return hexadecimal(XXH3_64bits_digest(state_)); }
-
-  private:
-    XXH3_state_t *state_;
-};
-
-// The size and hash of a file: of the whole file if it has at most whole_bytes, else of `blocks`
-// evenly spread blocks of block_bytes, including the first and the last of the file.
-Result<std::string> hash_file(const std::string &path, int64_t whole_bytes, int64_t blocks,
-                              int64_t block_bytes, int64_t *file_bytes) {
-    size_t bytes = 0;
-    ASSIGN_OR_RETURN(const FileDescriptor fd, open_regular(path, &bytes));
-    const auto size = static_cast<int64_t>(bytes);
-    if (file_bytes != nullptr) *file_bytes = size;
-    if (size <= whole_bytes) {
-        block_bytes = int64_t{1} << 20;
-        blocks = (size + block_bytes - 1) / block_bytes;
-    }
-    Hasher hasher;
-    std::vector<char> buffer(static_cast<size_t>(block_bytes));
-    for (int64_t block = 0; block < blocks; ++block) {
-        int64_t offset = block * block_bytes;
-        if (size > whole_bytes) {
-            offset = static_cast<int64_t>(static_cast<__int128>(size - block_bytes) * block /
-                                          (blocks - 1));
-        }
-        const auto wanted = static_cast<size_t>(std::min(block_bytes, size - offset));
-        size_t got = 0;
-        while (got < wanted) {
-            const ssize_t part = ::pread(fd.get(), buffer.data() + got, wanted - got,
-                                         offset + static_cast<int64_t>(got));
-            if (part < 0 && errno == EINTR) continue;
-            if (part < 0) {
-                return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", path.c_str(),
-                             std::strerror(errno));
-            }
-            if (part == 0) break;
-            got += static_cast<size_t>(part);
-        }
-        hasher.update(buffer.data(), got);
-    }
-    return hasher.digest();
 }
 
 // The weights files of a directory, sorted by name.
@@ -99,7 +46,8 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
         std::string value = "none";
         ASSIGN_OR_RETURN(const bool there, file_exists(path));
         if (there) {
-            ASSIGN_OR_RETURN(value, hash_file(path, INT64_MAX, 0, 0, nullptr));
+            ASSIGN_OR_RETURN(const uint64_t hash, hash_file(path));
+            value = hexadecimal(hash);
         }
         identity->add(std::string("model ") + name, value);
     }
@@ -112,28 +60,28 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
         const std::string path = model_dir + "/" + name;
         ASSIGN_OR_RETURN(const bool there, file_exists(path));
         if (!there) continue;
-        ASSIGN_OR_RETURN(const std::string value, hash_file(path, INT64_MAX, 0, 0, nullptr));
-        identity->add(std::string("model ") + name, value);
+        ASSIGN_OR_RETURN(const uint64_t hash, hash_file(path));
+        identity->add(std::string("model ") + name, hexadecimal(hash));
     }
     ASSIGN_OR_RETURN(const std::vector<std::string> names, weights_files(model_dir));
     Hasher hasher;
     for (const std::string &name : names) {
         int64_t bytes = 0;
-        ASSIGN_OR_RETURN(const std::string hash,
+        ASSIGN_OR_RETURN(const uint64_t hash,
                          hash_file(model_dir + "/" + name, 1 << 20, 512, 4096, &bytes));
-        const std::string entry = name + ":" + std::to_string(bytes) + ":" + hash + "\n";
+        const std::string entry =
+            name + ":" + std::to_string(bytes) + ":" + hexadecimal(hash) + "\n";
         hasher.update(entry.data(), entry.size());
     }
-    identity->add("model weights", names.empty() ? "none" : hasher.digest());
+    identity->add("model weights", names.empty() ? "none" : hexadecimal(hasher.digest()));
     return {};
 }
 
 Status add_input_parts(JobIdentity *identity, const std::string &path) {
     int64_t bytes = 0;
-    ASSIGN_OR_RETURN(const std::string hash,
-                     hash_file(path, int64_t{1} << 30, 4096, 65536, &bytes));
+    ASSIGN_OR_RETURN(const uint64_t hash, hash_file(path, int64_t{1} << 30, 4096, 65536, &bytes));
     identity->add("input bytes", std::to_string(bytes));
-    identity->add("input content", hash);
+    identity->add("input content", hexadecimal(hash));
     return {};
 }
 

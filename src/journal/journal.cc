@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/printable.h"
+#include "journal/file_hash.h"
 #include "journal/named_file.h"
 
 namespace batchllm {
@@ -69,6 +70,12 @@ Status refuse_input(const std::string &output, const std::string &input) {
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is the input", output.c_str());
 }
 
+// As a complete record has it.
+Result<uint64_t> hash_of_output(const std::string &path) {
+    ASSIGN_OR_RETURN(const uint64_t hash, hash_file(path));
+    return std::max(hash, ResultRecord::least_output_hash);
+}
+
 Status no_state(const std::string &path) {
     return error(BATCHLLM_ERROR_JOURNAL_FORMAT,
                  "%s: not found, so it is not known which rows are done", path.c_str());
@@ -86,14 +93,15 @@ Result<std::unique_ptr<Journal>> Journal::open(const JournalOptions &options) {
     if (options.keep_state) {
         RETURN_IF_ERROR(journal->identify(options));
     } else if (options.blocks || options.output.empty() ||
-               options.existing == JournalOptions::Existing::resume) {
+               options.existing == JournalOptions::Existing::resume ||
+               options.existing == JournalOptions::Existing::retry) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "a journal that keeps no state has lines, and cannot be resumed");
     }
     journal->retrying_ = options.existing == JournalOptions::Existing::retry;
-    if (journal->retrying_ && (options.blocks || options.output.empty() || !options.keep_state)) {
+    if (journal->retrying_ && options.output.empty()) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                     "only rows whose results are lines of a file with a state can be tried again");
+                     "only rows whose results are in a file can be tried again");
     }
     if (!options.output.empty()) {
         RETURN_IF_ERROR(journal->open_files(options));
@@ -158,7 +166,7 @@ Status Journal::open_files(const JournalOptions &options) {
                      results_->path().c_str());
     }
     picture_list_.emplace(output_ + ".pictures");
-    for (const std::string &kept : {state_path_, output_ + ".pictures", output_ + ".retry"}) {
+    for (const std::string &kept : {state_path_, output_ + ".pictures", results_->made_path()}) {
         RETURN_IF_ERROR(refuse_input(kept, options.input));
     }
     RETURN_IF_ERROR(picture_list_->check());
@@ -182,8 +190,18 @@ Status Journal::resume() {
     RETURN_IF_ERROR(compare_with(earlier));
     state_.emplace(std::move(state));
     ASSIGN_OR_RETURN(complete_, read_if_complete());
-    if (!complete_) return match_entries();
-    return results_->remove(); // just created, or left by a run that was killed while it removed it
+    if (!complete_) {
+        RETURN_IF_ERROR(match_entries());
+        return keep_blocks_ ? Status() : look_for_made();
+    }
+    if (retrying_ && failed_done_ > 0) {
+        RETURN_IF_ERROR(check_output());
+        results_->remove_at_end();
+        return {};
+    }
+    // What was just created, or left by a run that was killed while it removed or replaced it.
+    remove_temporaries_of(state_path_);
+    return results_->remove();
 }
 
 Status Journal::use_pictures(PictureLibrary *pictures) {
@@ -218,7 +236,10 @@ Result<bool> Journal::read_if_complete() {
         ASSIGN_OR_RETURN(const std::string_view bytes, records.exactly(ResultRecord::bytes));
         if (bytes.size() < ResultRecord::bytes) return false;
         const ResultRecord record = ResultRecord::read(bytes);
-        if (record.kind == ResultRecord::Kind::complete) break;
+        if (record.kind == ResultRecord::Kind::complete) {
+            output_hash_ = record.hash;
+            break;
+        }
         if (record.kind != ResultRecord::Kind::row || !rows.insert(record.row)) return false;
         ++count;
         failed += record.failed ? 1 : 0;
@@ -227,6 +248,22 @@ Result<bool> Journal::read_if_complete() {
     rows_done_ = count;
     failed_done_ = failed;
     return true;
+}
+
+// Fails if the output of a complete job is not what finish() has left: the state does not say which row is
+// where in it.
+Status Journal::check_output() const {
+    if (output_hash_ == ResultRecord::no_hash) {
+        return error(BATCHLLM_ERROR_JOURNAL_FORMAT,
+                     "%s: an earlier version, which does not note what it writes, has finished the "
+                     "output, so its rows cannot be told apart",
+                     state_path_.c_str());
+    }
+    ASSIGN_OR_RETURN(const uint64_t hash, hash_of_output(output_));
+    if (hash == output_hash_) return {};
+    return error(BATCHLLM_ERROR_JOURNAL_FORMAT,
+                 "%s: is not what the job wrote, so its rows cannot be told apart",
+                 output_.c_str());
 }
 
 // The next entry of the results; none if the file ends before its end. left: bytes of the file that
@@ -313,12 +350,29 @@ Status Journal::match_entries() {
     return {};
 }
 
+// What is at the path where the results without the lines of failed rows are made.
+Status Journal::look_for_made() {
+    const std::string &path = results_->made_path();
+    struct stat info;
+    if (::lstat(path.c_str(), &info) != 0) return {}; // keep_only() never replaces anything
+    ASSIGN_OR_RETURN(const bool dropping, state_->dropping());
+    ASSIGN_OR_RETURN(const int64_t records, state_->count());
+    // Then the results had not been replaced yet.
+    const bool all_lines = dropped_records_ == 0 && state_->kept() == records - 1;
+    made_is_left_ = dropping && all_lines && S_ISREG(info.st_mode);
+    if (made_is_left_ || dropped_lines_ == 0) return {};
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "%s: exists, and is not of this job, which writes its output there without the "
+                 "rows that failed: move it away",
+                 path.c_str());
+}
+
 Status Journal::keep_entry(const Entry &entry, std::string_view records) {
     if (keep_blocks_) blocks_.push_back({bytes_, rows_done_});
     const int64_t begin = bytes_;
     bytes_ += static_cast<int64_t>(entry.bytes.size());
     const ResultRecord first = ResultRecord::read(records.substr(0, ResultRecord::bytes));
-    if (retrying_ && first.kind == ResultRecord::Kind::row && first.failed) {
+    if (retrying_ && !keep_blocks_ && first.kind == ResultRecord::Kind::row && first.failed) {
         ++dropped_lines_;
         state_->keep(rows_done_ + dropped_lines_ + dropped_records_);
         return {};
@@ -354,10 +408,15 @@ Status Journal::begin() {
 }
 
 Status Journal::start() {
-    started_ = true;
+    // As long as lines are to be dropped, the results are as they were.
+    if (dropped_lines_ == 0) started_ = true;
     results_->keep();
     if (!results_->regular()) return {};
+    remove_temporaries_of(state_path_);
     if (resuming_) {
+        // Before the record that tells that it is ours is gone.
+        if (made_is_left_) RETURN_IF_ERROR(results_->remove_made());
+        made_is_left_ = false;
         RETURN_IF_ERROR(results_->cut(bytes_));
         // Records of lines that are not there are understood as long as the last record says so.
         if (dropped_records_ == 0) RETURN_IF_ERROR(state_->cut());
@@ -389,9 +448,11 @@ Status Journal::drop_failed() {
         dropping.kind = ResultRecord::Kind::dropping;
         std::string record;
         dropping.append_to(&record);
+        RETURN_IF_ERROR(results_->sync()); // if there is this record, the lines are there
         RETURN_IF_ERROR(state_->append(record));
         RETURN_IF_ERROR(state_->sync());
         RETURN_IF_ERROR(results_->keep_only(kept_parts_));
+        started_ = true;
         bytes_ = 0;
         for (const auto &[begin, end] : kept_parts_) bytes_ += end - begin;
         dropped_records_ += std::exchange(dropped_lines_, 0);
@@ -602,6 +663,7 @@ Status Journal::finish(const std::string &path) {
     if (!there) return error(BATCHLLM_ERROR_STATE, "%s: there is no output", output_.c_str());
     ResultRecord complete;
     complete.kind = ResultRecord::Kind::complete;
+    ASSIGN_OR_RETURN(complete.hash, hash_of_output(output_));
     std::string record;
     complete.append_to(&record);
     torn_ = true; // until the record is there, whole and alone

@@ -10,7 +10,8 @@
 //
 // Lines of rows that failed are dropped from the output as a whole: after a record that says so, a file
 // without them replaces it, and then the state is replaced. Between these two the records of failed rows
-// have no lines.
+// have no lines. A run that is killed before may leave that file: it is removed only if there is this
+// record, and a line for each other one. Anything else at its path is not ours.
 //
 // Always: a row is done only if its whole result can be read back, unless the job is complete.
 #pragma once
@@ -35,7 +36,9 @@
 namespace batchllm {
 
 struct JournalOptions {
-    // retry: resume, without the results of rows that failed, which run again.
+    // retry: resume. Lines of rows that failed are dropped, and these rows run again. With blocks, the
+    // output of a complete job with such rows must be what finish() left, and stays locked: the caller
+    // takes the results of the other rows from it.
     enum class Existing : uint8_t { refuse, resume, overwrite, retry };
 
     std::string output; // "-": stdout. Empty: there are no files, and the caller keeps state()
@@ -52,7 +55,7 @@ class Journal {
   public:
     // A regular file is locked against other runs until the journal is destroyed. Existing files
     // are not changed before the first append() or sync(), except that resuming a complete job
-    // removes blocks that were left behind.
+    // removes blocks that were left behind (retrying it, when the journal is destroyed).
     static Result<std::unique_ptr<Journal>> open(const JournalOptions &options);
 
     // The pictures of the job's rows: which files they are is kept from now on, beside the state. Fails
@@ -111,7 +114,9 @@ class Journal {
     Status open_files(const JournalOptions &options);
     Status resume();
     Result<bool> read_if_complete();
+    Status check_output() const;
     Status match_entries();
+    Status look_for_made();
     Result<std::optional<Entry>> next_entry(FileScanner *results, int64_t *left) const;
     Status keep_entry(const Entry &entry, std::string_view records);
     Status drop_failed();
@@ -142,6 +147,8 @@ class Journal {
     std::string kept_records_;
     int64_t dropped_lines_ = 0;   // still in the results
     int64_t dropped_records_ = 0; // of lines that an earlier run dropped, still in the state
+    bool made_is_left_ = false;   // the results without them, by a run that was killed
+    uint64_t output_hash_ = ResultRecord::no_hash; // of a complete job
     bool started_ = false;
     bool ready_ = false; // start() has succeeded
     bool complete_ = false;

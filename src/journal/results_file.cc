@@ -96,7 +96,7 @@ Status ResultsFile::open_and_lock(const std::string &input_path) {
         if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
         created_ = created && info.st_size == 0;
         ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
-        if (named) return {};
+        if (named) return find_real_path();
         created_ = false;
         ::close(std::exchange(fd_, -1));
     }
@@ -109,12 +109,14 @@ Status ResultsFile::lock() {
 }
 
 ResultsFile::ResultsFile(ResultsFile &&other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), regular_(other.regular_),
-      created_(std::exchange(other.created_, false)), kept_(other.kept_) {}
+    : path_(std::move(other.path_)), real_path_(std::move(other.real_path_)),
+      made_path_(std::move(other.made_path_)), fd_(std::exchange(other.fd_, -1)),
+      regular_(other.regular_), created_(std::exchange(other.created_, false)), kept_(other.kept_) {
+}
 
 ResultsFile::~ResultsFile() {
     struct stat own, named;
-    // It has held the lock since it created the file.
+    // It has the lock, as since it created the file.
     if (created_ && !kept_ && ::fstat(fd_, &own) == 0 && ::stat(path_.c_str(), &named) == 0 &&
         own.st_dev == named.st_dev && own.st_ino == named.st_ino) {
         ::unlink(path_.c_str());
@@ -122,12 +124,13 @@ ResultsFile::~ResultsFile() {
     if (fd_ >= 0) ::close(fd_);
 }
 
-Status ResultsFile::check_named() const {
-    if (!regular_) return {};
-    ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
+Status ResultsFile::check_named() const { return regular_ ? check_leads(path_) : Status(); }
+
+Status ResultsFile::check_leads(const std::string &path) const {
+    ASSIGN_OR_RETURN(const bool named, leads_to(path, fd_));
     if (named) return {};
     return error(BATCHLLM_ERROR_IO, "%s: was removed, renamed or replaced while the job ran",
-                 path_.c_str());
+                 path.c_str());
 }
 
 Status ResultsFile::empty() {
@@ -140,45 +143,43 @@ Status ResultsFile::keep_only(std::span<const std::pair<int64_t, int64_t>> parts
     RETURN_IF_ERROR(check_named());
     struct stat info;
     if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
-    // A link stays: the file that it leads to is replaced.
-    ASSIGN_OR_RETURN(const std::string path, real_path());
-    const std::string made_path = path + ".retry";
-    // What an earlier run left there is ours, like the output's lock.
-    if (::unlink(made_path.c_str()) != 0 && errno != ENOENT)
-        return io_error(made_path, "cannot remove");
     FileDescriptor made(
-        ::open(made_path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600));
-    if (made.get() < 0) return io_error(made_path, "cannot create");
+        ::open(made_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600));
+    if (made.get() < 0) return io_error(made_path_, "cannot create");
     const Status written = [&]() -> Status {
         if (::fchmod(made.get(), info.st_mode & 07777) != 0)
-            return io_error(made_path, "cannot set the mode");
-        if (::flock(made.get(), LOCK_EX | LOCK_NB) != 0) return io_error(made_path, "cannot lock");
+            return io_error(made_path_, "cannot set the mode");
+        if (::flock(made.get(), LOCK_EX | LOCK_NB) != 0) return io_error(made_path_, "cannot lock");
         for (const auto &[begin, end] : parts)
-            RETURN_IF_ERROR(copy(path_, fd_, begin, end, made_path, made.get()));
-        if (::fsync(made.get()) != 0) return io_error(made_path, "cannot sync");
+            RETURN_IF_ERROR(copy(path_, fd_, begin, end, made_path_, made.get()));
+        if (::fsync(made.get()) != 0) return io_error(made_path_, "cannot sync");
         RETURN_IF_ERROR(check_named());
-        if (::rename(made_path.c_str(), path.c_str()) != 0)
+        // A link stays: the file that it leads to is replaced, if that is still this one.
+        RETURN_IF_ERROR(check_leads(real_path_));
+        if (::rename(made_path_.c_str(), real_path_.c_str()) != 0)
             return io_error(path_, "cannot rename over");
         return {};
     }();
     if (!written.ok()) {
-        ::unlink(made_path.c_str());
+        ::unlink(made_path_.c_str());
         return written;
     }
     ::close(std::exchange(fd_, made.release()));
     return {};
 }
 
-Status ResultsFile::sync_name() const {
-    ASSIGN_OR_RETURN(const std::string path, real_path());
-    return sync_directory_of(path);
+Status ResultsFile::remove_made() {
+    if (::unlink(made_path_.c_str()) != 0 && errno != ENOENT)
+        return io_error(made_path_, "cannot remove");
+    return sync_name();
 }
 
-Result<std::string> ResultsFile::real_path() const {
+Status ResultsFile::find_real_path() {
     std::error_code fault;
-    const std::filesystem::path path = std::filesystem::canonical(path_, fault);
+    real_path_ = std::filesystem::canonical(path_, fault).string();
     if (fault) return io_error(path_, "cannot find", fault.value());
-    return path.string();
+    made_path_ = real_path_ + ".retry";
+    return {};
 }
 
 Status ResultsFile::cut(int64_t bytes) {

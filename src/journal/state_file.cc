@@ -18,8 +18,8 @@ namespace {
 
 // No row has this word, which is a row's number from 1 on, twice, and whether the row failed.
 constexpr uint64_t complete_word = UINT64_MAX;
-// The hash of the records that have this word.
-constexpr uint64_t complete_hash = 0, dropping_hash = 1;
+// The hash of a record that has this word and says that lines are being dropped. Others are of complete jobs.
+constexpr uint64_t dropping_hash = 1;
 // Above the row's number: a check of both words, so that a damaged number is not taken for another row's.
 constexpr int check_shift = 48;
 constexpr uint64_t row_mask = (uint64_t{1} << check_shift) - 1;
@@ -45,7 +45,7 @@ void ResultRecord::append_to(std::string *out) const {
     const uint64_t word = static_cast<uint64_t>(row + 1) << 1 | (failed ? 1u : 0u);
     if (kind == Kind::complete || kind == Kind::dropping) {
         append_word(out, complete_word);
-        append_word(out, kind == Kind::complete ? complete_hash : dropping_hash);
+        append_word(out, kind == Kind::complete ? hash : dropping_hash);
         return;
     }
     append_word(out, word | check_of(word, hash) << check_shift);
@@ -100,12 +100,16 @@ Result<StateFile> StateFile::create(const std::string &path, const JobIdentity &
     return state;
 }
 
-Result<bool> StateFile::dropping() const {
+Result<int64_t> StateFile::count() const {
     struct stat info;
     if (::fstat(fd_, &info) != 0) return io_error(path_, "cannot stat");
-    const int64_t count = (info.st_size - first_) / int64_t{ResultRecord::bytes};
-    if (count < 1) return false;
-    ASSIGN_OR_RETURN(const std::string last, read(count - 1, 1));
+    return (info.st_size - first_) / int64_t{ResultRecord::bytes};
+}
+
+Result<bool> StateFile::dropping() const {
+    ASSIGN_OR_RETURN(const int64_t records, count());
+    if (records < 1) return false;
+    ASSIGN_OR_RETURN(const std::string last, read(records - 1, 1));
     return ResultRecord::read(last).kind == ResultRecord::Kind::dropping;
 }
 

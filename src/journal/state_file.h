@@ -17,19 +17,21 @@ namespace batchllm {
 
 struct ResultRecord {
     static constexpr size_t bytes = 16;
+    // In a complete record: an earlier version has not noted what the output is. No hash of one is below the next.
+    static constexpr uint64_t no_hash = 0, least_output_hash = 2;
     static constexpr int64_t most_rows = (int64_t{1} << 40) - 1; // a row's number is below this
 
     enum class Kind : uint8_t {
         row,
-        complete, // the job is complete; follows all others
+        complete, // the job is complete; follows all others. Its hash is of the output
         dropping, // the results of rows that failed are being dropped; follows all others
         lost,     // never reached the disk, and so reads as zeros
         damaged,
     };
     Kind kind = Kind::row;
     bool failed = false;
-    int64_t row = 0;   // from 0
-    uint64_t hash = 0; // of the result
+    int64_t row = 0;         // from 0
+    uint64_t hash = no_hash; // of the result
 
     void append_to(std::string *out) const;
     static ResultRecord read(std::string_view stored); // 16 of them
@@ -53,7 +55,9 @@ class StateFile {
     // `count` records from number `begin` on, which must be there.
     Result<std::string> read(int64_t begin, int64_t count) const;
 
-    // Whether the last record is of the kind `dropping`.
+    // How many whole records there are.
+    Result<int64_t> count() const;
+    // Whether the last one is of the kind `dropping`.
     Result<bool> dropping() const;
 
     // Of the records, how many have their result. Others are cut off by cut().

@@ -13,7 +13,7 @@
 #include "api_helpers.h"
 
 static char folder[] = "/tmp/batchllm_journal_XXXXXX";
-static char output[256], state[280], blocks[280], made[280];
+static char output[256], state[280], blocks[280], made[280], retried[280];
 
 static int make_folder(void **unused) {
     (void)unused;
@@ -22,6 +22,7 @@ static int make_folder(void **unused) {
     snprintf(state, sizeof state, "%s.state", output);
     snprintf(blocks, sizeof blocks, "%s.blocks", output);
     snprintf(made, sizeof made, "%s.made", output);
+    snprintf(retried, sizeof retried, "%s.retry", output);
     return 0;
 }
 
@@ -31,6 +32,7 @@ static int empty_folder(void **unused) {
     unlink(state);
     unlink(blocks);
     unlink(made);
+    unlink(retried);
     return 0;
 }
 
@@ -104,6 +106,18 @@ static batchllm_journal_info info_of(const batchllm_journal *journal) {
 static int is_done(const batchllm_journal *journal, int64_t row) {
     const batchllm_journal_info info = info_of(journal);
     return row / 8 < info.done_bytes && info.done[row / 8] >> row % 8 & 1;
+}
+
+/* As a state ends whose job is complete (hash: of the output), or drops lines (1). */
+static void end_state(uint64_t hash) {
+    FILE *file = fopen(state, "r+b");
+    assert_non_null(file);
+    unsigned char record[16];
+    memset(record, 0xFF, 8);
+    for (int i = 0; i < 8; ++i) record[8 + i] = (unsigned char)(hash >> 8 * i);
+    assert_int_equal(fseek(file, hash == 1 ? 0 : -16, SEEK_END), 0);
+    assert_int_equal(fwrite(record, 1, 16, file), 16);
+    assert_int_equal(fclose(file), 0);
 }
 
 /* "row N" for each row; rows with odd numbers have failed. */
@@ -246,14 +260,17 @@ static void an_output_is_finished_once(void **unused) {
 
     assert_error(fails_to_open(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_REFUSE),
                  BATCHLLM_ERROR_JOURNAL_EXISTS, "out: exists");
-    /* As if the run had been killed before it removed the blocks. */
+    /* As if the run had been killed before it removed the blocks, and one before it replaced the state. */
     put(blocks, "left");
+    char temporary[320];
+    snprintf(temporary, sizeof temporary, "%s.tmp.4711.12", state);
+    put(temporary, "left");
     journal = open_job(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RESUME);
     assert_int_equal(info_of(journal).complete, 1);
     assert_int_equal(info_of(journal).rows_done, 2);
     assert_int_equal(info_of(journal).failed_done, 1);
     batchllm_journal_destroy(journal);
-    assert_false(there(blocks));
+    assert_false(there(blocks) || there(temporary));
 
     /* Without its output, nothing of the job is left. */
     unlink(output);
@@ -312,8 +329,126 @@ static void rows_that_failed_are_tried_again(void **unused) {
     assert_int_equal(info_of(journal).rows_done, 4);
     batchllm_journal_destroy(journal);
     assert_string_equal(get(output), "a\nc\nD\nb\n");
-    assert_error(fails_to_open(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RETRY),
-                 BATCHLLM_ERROR_INVALID_ARGUMENT, "only rows whose results are lines");
+    batchllm_journal_options options = job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RETRY);
+    options.output_path = NULL;
+    assert_error(batchllm_journal_open(&options, &journal), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "only rows whose results are in a file");
+}
+
+/* Two lines, of which the second's row has failed. */
+static void write_a_failed_line(void) {
+    const int64_t rows[] = {0, 1};
+    batchllm_journal *journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_OVERWRITE);
+    assert_ok(add_lines(journal, 2, rows));
+    batchllm_journal_destroy(journal);
+}
+
+static void a_file_that_is_not_ours_is_not_replaced(void **unused) {
+    (void)unused;
+    char target[280];
+    snprintf(target, sizeof target, "%s/target", folder);
+    char beside_target[300];
+    snprintf(beside_target, sizeof beside_target, "%s.retry", target);
+    for (int linked = 0; linked < 2; ++linked) {
+        if (linked) assert_int_equal(symlink(target, output), 0);
+        const char *path = linked ? beside_target : retried;
+        write_a_failed_line();
+        put(path, "not ours");
+        assert_error(fails_to_open(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RETRY),
+                     BATCHLLM_ERROR_INVALID_ARGUMENT, ".retry: exists, and is not of this job");
+        batchllm_journal_options options = job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_OVERWRITE);
+        options.input_path = path;
+        batchllm_journal *journal = NULL;
+        assert_error(batchllm_journal_open(&options, &journal), BATCHLLM_ERROR_INVALID_ARGUMENT,
+                     ".retry: is the input");
+        /* A run that was killed after it had dropped the line has left nothing there. */
+        put(output, "row 0\n");
+        end_state(1);
+        journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RETRY);
+        assert_ok(batchllm_journal_sync(journal));
+        batchllm_journal_destroy(journal);
+        assert_string_equal(get(path), "not ours");
+        /* One that comes later. */
+        unlink(path);
+        write_a_failed_line();
+        journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RETRY);
+        put(path, "not ours");
+        assert_error(batchllm_journal_sync(journal), BATCHLLM_ERROR_IO,
+                     ".retry: cannot create: File exists");
+        assert_int_equal(info_of(journal).started, 0);
+        assert_string_equal(get(output), "row 0\nrow 1\n");
+        unlink(path);
+        assert_ok(batchllm_journal_sync(journal));
+        assert_int_equal(info_of(journal).started, 1);
+        batchllm_journal_destroy(journal);
+        assert_string_equal(get(output), "row 0\n");
+        unlink(output);
+    }
+    unlink(target);
+}
+
+static void what_a_killed_run_has_left_is_removed(void **unused) {
+    (void)unused;
+    for (int32_t existing = BATCHLLM_JOURNAL_RESUME; existing <= BATCHLLM_JOURNAL_RETRY;
+         existing += BATCHLLM_JOURNAL_RETRY - BATCHLLM_JOURNAL_RESUME) {
+        write_a_failed_line();
+        end_state(1);
+        put(retried, "row");
+        char temporary[320], other[320];
+        snprintf(temporary, sizeof temporary, "%s.tmp.123.0", state);
+        snprintf(other, sizeof other, "%s.tmp.123.x", state);
+        put(temporary, "{");
+        put(other, "{");
+        batchllm_journal *journal = open_job(BATCHLLM_JOURNAL_LINES, existing);
+        assert_true(there(retried) && there(temporary));
+        assert_ok(batchllm_journal_sync(journal));
+        batchllm_journal_destroy(journal);
+        assert_false(there(retried) || there(temporary));
+        assert_int_equal(unlink(other), 0);
+        assert_string_equal(get(output),
+                            existing == BATCHLLM_JOURNAL_RETRY ? "row 0\n" : "row 0\nrow 1\n");
+    }
+}
+
+static void results_are_taken_again_only_from_what_was_finished(void **unused) {
+    (void)unused;
+    for (int64_t failed = 0; failed < 2; ++failed) {
+        const int64_t rows[] = {0, 2 + failed};
+        batchllm_journal *journal = open_job(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_OVERWRITE);
+        assert_ok(add_block(journal, 2, rows, "results"));
+        batchllm_journal_destroy(journal);
+        journal = open_job(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RETRY); /* as RESUME */
+        assert_int_equal(info_of(journal).rows_done, 2);
+        assert_int_equal(info_of(journal).failed_done, failed);
+        put(made, "whole");
+        assert_ok(batchllm_journal_finish(journal, made));
+        batchllm_journal_destroy(journal);
+        put(blocks, "left");
+        journal = open_job(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RETRY);
+        assert_int_equal(info_of(journal).complete, 1);
+        assert_int_equal(info_of(journal).failed_done, failed);
+        if (failed) { /* the caller reads the output now */
+            assert_error(fails_to_open(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_OVERWRITE),
+                         BATCHLLM_ERROR_STATE, "another run is writing to it");
+        }
+        batchllm_journal_destroy(journal);
+        assert_false(there(blocks));
+        put(output, "elohw");
+        if (failed) {
+            assert_error(fails_to_open(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RETRY),
+                         BATCHLLM_ERROR_JOURNAL_FORMAT, "out: is not what the job wrote");
+            end_state(0);
+            assert_error(fails_to_open(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RETRY),
+                         BATCHLLM_ERROR_JOURNAL_FORMAT, "out.state: an earlier version");
+        } else {
+            batchllm_journal_destroy(open_job(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RETRY));
+        }
+        assert_string_equal(get(output), "elohw");
+        journal = open_job(BATCHLLM_JOURNAL_BLOCKS, BATCHLLM_JOURNAL_RESUME);
+        assert_int_equal(info_of(journal).complete, 1);
+        batchllm_journal_destroy(journal);
+        assert_false(there(blocks));
+    }
 }
 
 static void another_job_is_refused_by_name(void **unused) {
@@ -608,6 +743,9 @@ int main(void) {
         TEST(an_output_is_finished_once),
         TEST(an_output_that_was_begun_again_is_not_complete),
         TEST(rows_that_failed_are_tried_again),
+        TEST(a_file_that_is_not_ours_is_not_replaced),
+        TEST(what_a_killed_run_has_left_is_removed),
+        TEST(results_are_taken_again_only_from_what_was_finished),
         TEST(another_job_is_refused_by_name),
         TEST(files_of_a_pooling_model_are_compared_if_the_state_has_them),
         TEST(an_input_is_known_by_its_content),

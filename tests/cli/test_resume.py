@@ -457,6 +457,53 @@ class WhatMayBeResumed(ProgramTest):
         done = again("--retry-failed")
         self.assertEqual((done.returncode, b"--retry-failed requires --resume" in done.stderr), (1, True))
 
+    def retry(self, *arguments, output=None, **how):
+        command = ["run", *SIM, "-i", self.input, "-o", output or self.output, "--progress", "none", "--resume", "--retry-failed"]
+        done = self.run_program(*command, *arguments, **how)
+        return done.returncode, done.stderr.decode()
+
+    def test_a_file_in_the_place_of_the_output_without_failed_rows_is_left_alone(self):
+        rows = self.run_rows([*token_rows(5), b"bad"], "--force", expect=3)
+        target, link = self.directory / "target" / "rows.jsonl", self.directory / "out.jsonl"
+        target.parent.mkdir()
+        self.output.rename(target)
+        link.symlink_to(target)
+        theirs = pathlib.Path(str(target) + ".retry")
+        theirs.write_text("theirs")
+        before = target.read_bytes()
+        code, errors = self.retry()
+        self.assertEqual(code, 1)
+        self.assertIn(f"{theirs}: exists, and is not of this job", errors)
+        self.assertEqual((theirs.read_text(), target.read_bytes()), ("theirs", before))
+        self.assertEqual(self.run_again("--resume")[0], 3)  # drops nothing, and so needs no place
+        self.assertEqual((theirs.read_text(), target.read_bytes()), ("theirs", before))
+        theirs.write_bytes(self.input.read_bytes())
+        self.input.unlink()
+        self.input = theirs
+        code, errors = self.retry()
+        self.assertEqual((code, errors), (1, f"batchllm: {theirs}: is the input\n"))
+        theirs.rename(self.directory / "in.jsonl")
+        self.input = self.directory / "in.jsonl"
+        self.assertEqual(self.retry()[0], 3)
+        self.assertEqual(by_id(self.read_output(target)), by_id(rows))
+        self.assertTrue(link.is_symlink())
+
+    def test_a_full_disk_while_lines_are_dropped_leaves_the_output_and_says_so(self):
+        self.run_rows([*token_rows(500), b"bad"], "--force", expect=3)
+        before = self.output.read_bytes()
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, len(before) // 2))
+
+        code, errors = self.retry(preexec_fn=limit)
+        self.assertEqual(code, 1)
+        self.assertIn("out.jsonl.retry: cannot write: File too large\nbatchllm: the output is unchanged; run again with "
+                      "--resume --retry-failed to go on\n", errors)
+        self.assertEqual(self.output.read_bytes(), before)
+        self.assertFalse(self.directory.joinpath("out.jsonl.retry").exists())
+        self.assertEqual(self.retry()[0], 3)
+        self.assertEqual(len(self.read_output()), 501)
+
     def test_resume_without_an_output_starts_one(self):
         self.output.unlink()
         self.assertEqual(self.run_again("--resume")[0], 0)

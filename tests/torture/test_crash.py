@@ -54,6 +54,8 @@ class Crash(ProgramTest):
         done = self.job(output, "--resume")
         self.assertEqual(done.returncode, 3, f"{what}: {done.stderr.decode()}")
         self.assertEqual(comparable(self.read_output(output)), self.expected, what)
+        self.assertEqual(sorted(path.name for path in output.parent.glob(output.name + "*")),
+                         [output.name, output.name + ".state"], what)
 
 
 class Killed(Crash):
@@ -123,7 +125,7 @@ class Killed(Crash):
                         left = self.job(self.output, "--resume", *again)
                         self.assertEqual(left.returncode, 3, f"{folder} {kind} {k} {how} {again}: {left.stderr.decode()}")
                         self.assertEqual(comparable(self.read_output()), self.expected, f"{folder} {kind} {k} {how}")
-                        # What a killed run has left does no harm, and the state fits.
+                        self.assertEqual(len(list(self.directory.glob("out.jsonl*"))), 2, f"{folder} {kind} {k} {how}")
                         self.resume(self.output, f"{folder} {kind} {k} {how}, again")
                     if done.returncode == 3:
                         break

@@ -78,10 +78,10 @@ class Format:
 
 class _Local:
     def __init__(
-        self, output: str, chunk_rows: int, schema: Any, resume: bool, force: bool, job: Mapping[str, Any]
+        self, output: str, chunk_rows: int, schema: Any, resume: bool, force: bool, retry_failed: bool, job: Mapping[str, Any]
     ) -> None:
         self._new, self._format = output + ".new", Format(schema)
-        self._journal = Journal(output, kind="blocks", resume=resume, force=force, **job)
+        self._journal = Journal(output, kind="blocks", resume=resume, force=force, retry_failed=retry_failed, **job)
         self._blocks: dict[int, list[int]] = {}  # of each chunk
         for block in range(self._journal.blocks):
             self._blocks.setdefault(self._journal.block_rows(block)[0] // chunk_rows, []).append(block)
@@ -228,9 +228,10 @@ def open_results(
     schema: Any,
     resume: bool,
     force: bool,
+    retry_failed: bool,
     job: Mapping[str, Any],
 ) -> FileResults:
-    """job: what identifies it, as arguments of `Journal`."""
+    """job: what identifies it, as arguments of `Journal`, as are resume, force and retry_failed."""
     if is_remote(output):
         return _Remote(output, options, chunk_rows, schema, resume, force, job)
-    return _Local(output, chunk_rows, schema, resume, force, job)
+    return _Local(output, chunk_rows, schema, resume, force, retry_failed, job)

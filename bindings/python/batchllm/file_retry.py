@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any, Iterator, Mapping
 
-from .errors import InvalidArgumentError
+from .errors import Error, InvalidArgumentError, JournalExistsError
 from .file_formats import is_remote, open_reader
 from .file_results import Format
 from .file_rows import ResultColumns
@@ -26,28 +26,50 @@ def check_retry(output: str, format_: str) -> None:
 
 def begin_again(output: str, format_: str, wanted: ResultColumns, chunk_rows: int, job: Mapping[str, Any]) -> None:
     """Makes the journal of a job of which the rows that failed are not done. It appears at once: a run that is killed leaves
-    a job that is finished, or one with all of these results. The output stays until the job is finished again."""
+    a job that is finished, or one with all of these results. The output stays until the job is finished again.
+
+    The caller has checked that the output is what the job wrote, and keeps its lock."""
     made, form = output + ".retry", Format(wanted.schema())
     try:
-        with Journal(made, kind="blocks", force=True, **job) as journal:
+        journal = Journal(made, kind="blocks", **job)
+    except JournalExistsError as fault:
+        raise JournalExistsError(
+            f"retry_failed: {made}.blocks and {made}.state hold results until {output} can be replaced, and they or {made} are there"
+            " already, of another job: move them away", fault.status,
+        ) from None  # fmt: skip
+    with journal:
+        try:
             for table in _by_chunk(output, format_, wanted, chunk_rows):
                 good = _without_failed(table, wanted.prefix + "error")
                 tags = list(dict.fromkeys(good.column("tag").to_pylist()))
                 if tags:
                     journal.append_block(tags, form.bytes_of(good.to_batches()), [False] * len(tags))
             journal.sync()
-        for ending in _MADE:
-            os.replace(made + ending, output + ending)
-            folder = os.open(os.path.dirname(os.path.abspath(output)), os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-    except BaseException:
-        for ending in _MADE:
-            with suppress(OSError):
-                os.unlink(made + ending)
-        raise
+            for ending in _MADE:  # the lock moves with the blocks
+                os.replace(made + ending, output + ending)
+                folder = os.open(os.path.dirname(os.path.abspath(output)), os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+        except BaseException:
+            _remove(made)
+            raise
+
+
+def remove_left(output: str, job: Mapping[str, Any]) -> None:
+    """Removes what `begin_again` has left in a run that was killed, if it is this job's and no run is there now."""
+    made = output + ".retry"
+    if any(os.path.exists(made + ending) for ending in _MADE):
+        with suppress(Error), Journal(made, kind="blocks", resume=True, **job) as journal:
+            journal.sync()  # removes temporary files of its state too
+            _remove(made)
+
+
+def _remove(made: str) -> None:
+    for ending in _MADE:
+        with suppress(OSError):
+            os.unlink(made + ending)
 
 
 def _by_chunk(output: str, format_: str, wanted: ResultColumns, chunk_rows: int) -> Iterator[Any]:

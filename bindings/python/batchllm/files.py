@@ -39,7 +39,7 @@ from .file_formats import (
 )
 from .file_identity import identity_of
 from .file_results import FileResults, open_results
-from .file_retry import begin_again, check_retry
+from .file_retry import begin_again, check_retry, remove_left
 from .file_rows import Prompts, ResultColumns, check_adapters, check_continuations
 from .frames import optional
 from .mistakes import mistake_of
@@ -178,8 +178,9 @@ def run_files(
     if template is not None and prompt_column is not None:
         raise ValueError("prompt_column and template both say what the prompts are")
     prompts = Prompts("prompt" if prompt_column is None else prompt_column, template, fields, chat, system, image_column)
-    if source == target or (os.path.exists(source) and os.path.exists(target) and os.path.samefile(source, target)):
-        raise InvalidArgumentError(f"{target}: is the input")
+    for made in (target, target + ".new"):
+        if source == made or (os.path.exists(source) and os.path.exists(made) and os.path.samefile(source, made)):
+            raise InvalidArgumentError(f"{made}: is the input")
     folder = os.path.dirname(target)
     if not is_remote(target) and folder and not os.path.isdir(folder):
         raise InvalidArgumentError(f"{target}: there is no directory {folder!r}")
@@ -222,11 +223,13 @@ def run_files(
                 options.setdefault("image_folders", [os.path.dirname(source) or "."])
             engine = opened = Engine(engine, **options)
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, adapter_column, storage_options)
-        results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
+        results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, retry_failed, job)
+        if not is_remote(target):
+            remove_left(target, job)
         if retry_failed and (results.complete() or (0, 0))[1] > 0:
+            begin_again(target, kinds[1], wanted, chunk_rows, job)  # under the lock of these results
             results.close()
-            begin_again(target, kinds[1], wanted, chunk_rows, job)
-            results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, job)
+            results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, False, job)
         if engine._pictures is not None:  # messages may name pictures too
             results.use_pictures(engine._pictures)
         complete = results.complete()

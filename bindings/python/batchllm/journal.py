@@ -30,7 +30,8 @@ class Journal:
     journal keeps blocks of bytes in OUTPUT.blocks; when all rows are done, make the output from them and call `finish`.
     resume: continues the job, or begins it if there is no output. force: starts over. Not both.
     retry_failed: with resume, rows that failed are not done. The first append or sync replaces the output by a file
-    without their lines. Only for lines.
+    without their lines. With blocks they are done, but the output of a complete job of which rows failed must be what was
+    finished, and is locked: a job that begins again may take the other rows' results from it.
 
     Rows are numbered from 0, in any way that stays the same. Used by one thread at a time.
     """

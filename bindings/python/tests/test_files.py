@@ -133,7 +133,7 @@ class Formats(Files):
         self.assertEqual(found.column("day").type, pyarrow.date32())
         self.assertEqual(found.column("completion_tokens").to_pylist(), [len(one.tokens) for one in plain])
         state = pathlib.Path(self.path("out.parquet.state")).read_bytes()
-        self.assertEqual(state[-16:], b"\xff" * 8 + bytes(8))  # complete
+        self.assertEqual(state[-16:-8], b"\xff" * 8)  # complete
 
     def test_samples_and_log_probabilities(self):
         source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a", None, "c"]}))
@@ -317,7 +317,8 @@ class Formats(Files):
             self.assertEqual(run(f"out.{kind}", large, 0, 0), ["17", "5", "17"])
             names = [f"out.{kind}", f"out.{kind}.state"]
             kept = {name: pathlib.Path(self.path(name)).read_bytes() for name in names}
-            for end in (4, 6, 7, 8, 9) if kind == "parquet" else (0,):  # within `begin_again`, and behind it
+            ends = [(3, 1), (4, 0), (6, 1), (7, 1), (7, 0), (8, 0), (9, 1)]  # within `begin_again`, and behind it
+            for end, plain in ends if kind == "parquet" else [(0, 0)]:
                 for name in self.left():
                     os.unlink(self.path(name))
                 for name in names:
@@ -325,6 +326,9 @@ class Formats(Files):
                 said = run(f"out.{kind}", large, end, 1)
                 if not said:
                     self.assertIn(found(f"out.{kind}"), (first, found(f"whole.{kind}")))
+                    if plain:
+                        self.assertEqual(run(f"out.{kind}", large, 0, 0)[1], "1" if end > 7 else "5")
+                        self.assertEqual(self.left(), names)
                     said = run(f"out.{kind}", large, 0, 1)
                 self.assertEqual(said[:2], ["17", "1"])
                 self.assertGreaterEqual(int(said[2]), 12)
@@ -335,6 +339,94 @@ class Formats(Files):
         for output in ("out.csv", "memory://out.parquet"):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "retry_failed: .*needs an output"):
                 run_files(MODEL, source, output if "//" in output else self.path(output), resume=True, retry_failed=True)
+
+    def failing(self, output="out.parquet", source="in.parquet", **how):
+        """A job of which a row fails."""
+        table = token_rows(20).to_pydict()
+        table["prompt"][4] = None
+        source = self.path(source)
+        if not os.path.exists(source):
+            prompts = pyarrow.array(table["prompt"], pyarrow.list_(pyarrow.int32()))
+            pyarrow.parquet.write_table(pyarrow.table({"number": table["number"], "prompt": prompts}), source)
+        with sim() as engine:
+            return run_files(engine, source, self.path(output), params=FEW, chunk_rows=7, input_format="parquet", **how)
+
+    def contents(self):
+        return {name: pathlib.Path(self.path(name)).read_bytes() for name in os.listdir(self.folder)}
+
+    def test_failed_rows_run_again_only_if_the_output_is_as_the_job_wrote_it(self):
+        self.assertEqual(self.failing(), batchllm.FilesReport(20, 1, 0))
+        whole, table = self.contents(), read(self.path("out.parquet"))
+        changes = [table.sort_by([("number", "descending")]), table.filter(table.column("error").is_null()), table.append_column("more", table["number"])]
+        for changed in changes:
+            write(self.path("out.parquet"), changed)
+            kept = self.contents()
+            with self.assertRaisesRegex(batchllm.JournalFormatError, "out.parquet: is not what the job wrote, .*; force starts over"):
+                self.failing(resume=True, retry_failed=True)
+            self.assertEqual(self.failing(resume=True).failed, 1)
+            self.assertEqual(self.contents(), kept)
+        pathlib.Path(self.path("out.parquet")).write_bytes(whole["out.parquet"])
+        pathlib.Path(self.path("out.parquet.state")).write_bytes(whole["out.parquet.state"][:-8] + bytes(8))
+        with self.assertRaisesRegex(batchllm.JournalFormatError, "out.parquet.state: an earlier version"):
+            self.failing(resume=True, retry_failed=True)
+        pathlib.Path(self.path("out.parquet.state")).write_bytes(whole["out.parquet.state"])
+        self.assertEqual(self.failing(resume=True, retry_failed=True), batchllm.FilesReport(20, 1, 19))
+        self.assertEqual(read(self.path("out.parquet")).drop_columns(["shared_tokens"]), table.drop_columns(["shared_tokens"]))
+        self.assertEqual(self.left(), ["out.parquet", "out.parquet.state"])
+
+    def test_no_other_run_takes_the_output_while_results_are_taken_from_it(self):
+        self.failing()
+        whole = self.contents()
+        run, refused = batchllm.file_retry._by_chunk, []
+
+        def meanwhile(*arguments):
+            for how in ({"force": True}, {"resume": True}, {"resume": True, "retry_failed": True}):
+                with self.assertRaisesRegex(batchllm.StateError, "another run is writing to it"):
+                    self.failing(**how)
+                refused.append(how)
+            yield from run(*arguments)
+
+        with unittest.mock.patch("batchllm.file_retry._by_chunk", meanwhile):
+            self.assertEqual(self.failing(resume=True, retry_failed=True).resumed, 19)
+        self.assertEqual(len(refused), 3)
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+            yield
+
+        kept = self.contents()
+        with unittest.mock.patch("batchllm.file_retry._by_chunk", full), self.assertRaises(OSError):
+            self.failing(resume=True, retry_failed=True)
+        self.assertEqual(self.contents(), kept)
+        self.assertEqual(kept.keys(), whole.keys())
+
+    def test_a_retry_touches_no_file_that_is_not_its_own(self):
+        self.failing()
+        # A job of another kind, interrupted, with the name under which results are kept meanwhile.
+        for held in (True, False):
+            with batchllm.Journal(self.path("out.parquet.retry"), kind="blocks", resume=True) as journal:
+                if held:
+                    journal.append_block([0], b"theirs")
+                    kept = self.contents()
+                    with self.assertRaisesRegex(batchllm.StateError, "out.parquet.retry.blocks: another run is writing to it"):
+                        self.failing(resume=True, retry_failed=True)
+            if not held:
+                with self.assertRaisesRegex(batchllm.JournalExistsError, "out.parquet.retry.state .*of another job: move them away"):
+                    self.failing(resume=True, retry_failed=True)
+            self.assertEqual(self.failing(resume=True).failed, 1)
+            self.assertEqual(self.contents(), kept)
+        # The input.
+        for number, ending in enumerate((".retry.blocks", ".retry.state", ".new")):
+            output, source = f"out{number}.parquet", f"out{number}.parquet{ending}"
+            if ending == ".new":
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"{source}: is the input"):
+                    self.failing(output, source)
+                continue
+            self.failing(output, source)
+            kept = self.contents()
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"{source}: is the input"):
+                self.failing(output, source, resume=True, retry_failed=True)
+            self.assertEqual(self.contents(), kept)
 
     def test_rows_are_scored_by_the_same_or_by_their_own_continuations(self):
         table = pyarrow.table({"prompt": ["one", "two", None, "four"], "ends": [["a", "bc"], ["d"], ["e"], None]})

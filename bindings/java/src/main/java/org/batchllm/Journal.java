@@ -281,7 +281,8 @@ public final class Journal implements AutoCloseable {
 
         /**
          * The same, except that rows that failed are not done: the first append or sync replaces the output by a file
-         * without their lines. Only for lines.
+         * without their lines. With blocks they are done, but the output of a complete job of which rows failed must be what
+         * was finished, and is locked: a job that begins again may take the other rows' results from it.
          *
          * @return this
          */
