@@ -352,6 +352,7 @@ def _run(given: argparse.Namespace) -> int:
 # How errors that name arguments of run_files begin and end, with the options instead.
 _ARGUMENTS_AT_START = {
     "retry_failed: {output}: ": "--retry-failed: {output}: ",
+    "retry_failed: {output}.retry": "--retry-failed: {output}.retry",
     "retry_failed is for a job that continues: give resume=True too": "--retry-failed is for a job that continues: give --resume too",
 }
 _ARGUMENTS_AT_END = {
