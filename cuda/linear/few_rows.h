@@ -14,7 +14,7 @@ namespace batchllm::cuda {
 
 struct FewRowsArguments {
     const void *x;         // [rows, columns] of e4m3
-    const float *x_scales; // [rows, up to an even number], at a multiple of 8 bytes
+    const float *x_scales; // [rows]
     const void *w;         // [width, columns] of e4m3
     const float *w_scales; // [width]
     void *y;               // [rows, width]

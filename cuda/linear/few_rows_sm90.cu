@@ -182,6 +182,10 @@ template <int N> __device__ __forceinline__ void
 take(const Epilogue &e, const Shape &s, int32_t left, int group, float (&sums)[N / 2]) {
     const auto cluster = static_cast<int32_t>(blockIdx.x / kCtas);
     for (int32_t i = 1; left > 0; ++i) {
+        const int32_t sharer = cluster / s.across + i;
+        const int32_t its = s.first_of(sharer + 1) - s.first_of(sharer);
+        if (its == 0) continue; // it has left nothing
+        left -= its;
         const int64_t number = number_of(cluster + i * s.across, group);
         if (threadIdx.x % 128 == 0) {
             uint32_t there = 0;
@@ -203,8 +207,6 @@ take(const Epilogue &e, const Shape &s, int32_t left, int group, float (&sums)[N
             sums[4 * j + 2] += four.z;
             sums[4 * j + 3] += four.w;
         }
-        const int32_t sharer = cluster / s.across + i;
-        left -= s.first_of(sharer + 1) - s.first_of(sharer);
     }
 }
 
@@ -354,14 +356,19 @@ cudaError_t launch(const FewRowsArguments &a, int32_t across, cudaStream_t strea
     const int32_t most = most_clusters<T, N>();
     if (most < across) return cudaErrorNotSupported;
     const int32_t tiles = (a.width + kCtas * kOfW - 1) / (kCtas * kOfW);
-    const int32_t sharers = most / across, turns = (tiles + sharers - 1) / sharers;
+    const int32_t steps = (a.columns + kOfStep - 1) / kOfStep;
+    // Of narrow W: no cluster has less than the least part.
+    const auto parts =
+        static_cast<int32_t>(std::min<int64_t>(int64_t{tiles} * steps / kLeastPart, most));
+    const int32_t sharers = std::clamp(parts, 1, most / across);
+    const int32_t turns = (tiles + sharers - 1) / sharers;
     // To divide stages pays where a twelfth of the clusters' time would be lost.
     const bool whole = 12 * tiles > 11 * turns * sharers;
     const Shape shape{a.rows,
                       a.width,
                       across,
                       tiles,
-                      (a.columns + kOfStep - 1) / kOfStep,
+                      steps,
                       whole ? (tiles + turns - 1) / turns : sharers,
                       whole ? turns : 0};
     const Epilogue epilogue{

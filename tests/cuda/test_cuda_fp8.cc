@@ -189,7 +189,8 @@ void few_rows_are_the_references(void **) {
     auto flags = zeroed_memory(4 * kFewRowsFlags, "flags");
     check(partials.status());
     check(flags.status());
-    for (const auto &size : {std::pair<int64_t, int64_t>{208, 640}, {528, 4112}, {2064, 144}}) {
+    for (const auto &size :
+         {std::pair<int64_t, int64_t>{208, 640}, {528, 4112}, {240, 2064}, {2064, 144}}) {
         const int64_t n = size.first, k = size.second;
         const Scaled w = scaled(random, n, k, n, Scaling::rows, true);
         const DeviceMemory w_bytes = upload(w.bytes), w_scales = upload(w.scales);
