@@ -23,8 +23,8 @@ struct FewRowsArguments {
     float alpha;
     int32_t rows, columns, width;
     void *partials; // kFewRowsPartials bytes: nothing is kept there
-    uint32_t *
-        flags; // [kFewRowsFlags], all 0 before the first launch, which others of this memory follow in order
+    // [kFewRowsFlags], all 0 before the first launch; launches with the same ones, and the same partials, follow one another.
+    uint32_t *flags;
 };
 
 inline constexpr int32_t kFewRowsFlags = 384;
