@@ -27,15 +27,17 @@ struct FewRowsArguments {
     uint32_t *flags;
 };
 
-inline constexpr int32_t kFewRowsFlags = 384;
+inline constexpr int32_t kMostFewRows = 640, kFewRowsFlags = 384;
 inline constexpr int64_t kFewRowsPartials = int64_t{kFewRowsFlags} * 64 * 160 * 4;
 
 // Whether there is such a product.
 constexpr bool takes_few_rows(int64_t rows, int64_t columns, int64_t width, DType y_type) {
-    return rows > 0 && columns % 16 == 0 && width % 16 == 0 &&
+    return rows > 0 && rows <= kMostFewRows && columns % 16 == 0 && width % 16 == 0 &&
            (y_type == DType::bf16 || y_type == DType::f16);
 }
 
+// Whether this device and its driver can. somewhere: memory of the device, at a multiple of 16 bytes; nothing is read.
+bool few_rows_run_sm90(const void *somewhere);
 cudaError_t launch_few_rows_sm90(const FewRowsArguments &arguments, cudaStream_t stream);
 
 } // namespace batchllm::cuda

@@ -6,8 +6,9 @@
 // Each cluster keeps its rows of x, and those with others go through the same rows of W at the same time, so that these come from
 // memory once. Tiles rarely divide evenly among clusters. Then they divide all stages of all tiles, one after another: a cluster
 // begins and ends anywhere in a tile. Who has a tile's first stages stores it. Whoever has others, with which a cluster begins,
-// leaves its sums in memory, and the first adds them, in the order of the stages. They are there by then, since it ends with its
-// part of the tile.
+// leaves its sums in memory, and the first adds them, in the order of the stages. They are nearly always there by then, since it
+// ends with its part of the tile. It waits for clusters of lower numbers alone, so that fewer clusters at once, beside other
+// kernels, end too.
 //
 // Results leave through shared memory, so that they are written a row of y at a time.
 #include <algorithm>
@@ -62,7 +63,7 @@ struct Shape {
     int32_t across;  // tiles of the rows of x
     int32_t tiles;   // of the rows of W, a cluster's each
     int32_t steps;   // stages of a tile
-    int32_t sharers; // clusters with the same rows of x; all clusters run at once
+    int32_t sharers; // clusters with the same rows of x; the last ones have the first stages
     int32_t whole;   // tiles of a cluster; 0: the stages are divided
 
     // The first stage of a sharer's, counted over all tiles.
@@ -97,7 +98,7 @@ template <int N, typename Act>
 __device__ __forceinline__ void for_each_tile(const Shape &s, const Act &act) {
     const auto cluster = static_cast<int32_t>(blockIdx.x / kCtas),
                rank = static_cast<int32_t>(blockIdx.x % kCtas);
-    const int32_t sharer = cluster / s.across, of_x = cluster % s.across * N;
+    const int32_t sharer = s.sharers - 1 - cluster / s.across, of_x = cluster % s.across * N;
     const int32_t end = s.first_of(sharer + 1);
     for (int32_t at = s.first_of(sharer); at < end;) {
         const int32_t tile = at / s.steps, begin = at % s.steps;
@@ -182,11 +183,11 @@ template <int N> __device__ __forceinline__ void
 take(const Epilogue &e, const Shape &s, int32_t left, int group, float (&sums)[N / 2]) {
     const auto cluster = static_cast<int32_t>(blockIdx.x / kCtas);
     for (int32_t i = 1; left > 0; ++i) {
-        const int32_t sharer = cluster / s.across + i;
+        const int32_t sharer = s.sharers - 1 - cluster / s.across + i;
         const int32_t its = s.first_of(sharer + 1) - s.first_of(sharer);
         if (its == 0) continue; // it has left nothing
         left -= its;
-        const int64_t number = number_of(cluster + i * s.across, group);
+        const int64_t number = number_of(cluster - i * s.across, group);
         if (threadIdx.x % 128 == 0) {
             uint32_t there = 0;
             while (there == 0) {
@@ -337,6 +338,7 @@ template <typename T, int N> int most_clusters() {
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              Layout<N>::kShared) != cudaSuccess ||
         cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+        cudaGetLastError(); // nobody else's
         return 0;
     }
     clusters = std::min(clusters, kFewRowsFlags / (2 * kCtas));
@@ -357,10 +359,9 @@ cudaError_t launch(const FewRowsArguments &a, int32_t across, cudaStream_t strea
     if (most < across) return cudaErrorNotSupported;
     const int32_t tiles = (a.width + kCtas * kOfW - 1) / (kCtas * kOfW);
     const int32_t steps = (a.columns + kOfStep - 1) / kOfStep;
-    // Of narrow W: no cluster has less than the least part.
-    const auto parts =
-        static_cast<int32_t>(std::min<int64_t>(int64_t{tiles} * steps / kLeastPart, most));
-    const int32_t sharers = std::clamp(parts, 1, most / across);
+    // No cluster has less than the least part, or a tile.
+    const int64_t parts = std::max<int64_t>(int64_t{tiles} * steps / kLeastPart, tiles);
+    const auto sharers = static_cast<int32_t>(std::min<int64_t>(parts, most / across));
     const int32_t turns = (tiles + sharers - 1) / sharers;
     // To divide stages pays where a twelfth of the clusters' time would be lost.
     const bool whole = 12 * tiles > 11 * turns * sharers;
@@ -374,8 +375,6 @@ cudaError_t launch(const FewRowsArguments &a, int32_t across, cudaStream_t strea
     const Epilogue epilogue{
         a.y, a.x_scales, a.w_scales, a.alpha, a.add, static_cast<float4 *>(a.partials), a.flags};
     const auto kernel = few_rows_product<T, N>;
-    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, L::kShared);
-    if (status != cudaSuccess) return status;
     kernel<<<static_cast<unsigned>(kCtas * across * shape.sharers), kThreads, L::kShared, stream>>>(
         x, w, shape, epilogue);
     return cudaGetLastError();
@@ -390,6 +389,12 @@ cudaError_t launch_of(const FewRowsArguments &a, int32_t across, cudaStream_t st
 }
 
 } // namespace
+
+bool few_rows_run_sm90(const void *somewhere) {
+    CUtensorMap map;
+    return make_tensor_map(somewhere, DType::e4m3, 16, 128, 16, &map) == cudaSuccess &&
+           most_clusters<__nv_bfloat16, kMostTile>() >= kMostFewRows / kMostTile;
+}
 
 cudaError_t launch_few_rows_sm90(const FewRowsArguments &a, cudaStream_t stream) {
     if (!takes_few_rows(a.rows, a.columns, a.width, a.y_type)) return cudaErrorInvalidValue;

@@ -37,18 +37,18 @@ constexpr Form kForms[] = {{CUBLASLT_CLUSTER_SHAPE_1x1x1},
                            {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_MATMUL_TILE_128x64, 1},
                            {CUBLASLT_CLUSTER_SHAPE_1x4x1, CUBLASLT_MATMUL_TILE_192x40, 1}};
 static_assert(TuningCache::kChanges == std::size(kForms));
-constexpr int32_t kClusters = 7; // of them the first, which have the heuristic's tile
-constexpr int64_t kFewRows = 512;
+constexpr int32_t kClusters = 7;           // of them the first, which have the heuristic's tile
+constexpr int64_t kMostOfSmallTiles = 512; // rows
 // The form that is fast for nearly all shapes with so many rows: it is used until others have been timed. -1: the heuristic's.
 int32_t likely_form(int64_t rows) {
     const auto padded = [&](int64_t tile) { return (rows + tile - 1) / tile * tile; };
     if (rows >= 2048) return 3;
     // Where tiles of 128 rows compute a sixth more than those of 80.
-    return rows > 128 && rows <= kFewRows && 7 * padded(80) <= 6 * padded(128) ? 7 : -1;
+    return rows > 128 && rows <= kMostOfSmallTiles && 7 * padded(80) <= 6 * padded(128) ? 7 : -1;
 }
 // Numbers of rows of which the product of few rows is a candidate, and those for which it is used until others have been timed,
 // where W has so many rows: cuBLASLt's tiles of 128 or 256 rows fit these least.
-constexpr int64_t kLeastOfFew = 129, kMostOfFew = 640;
+constexpr int64_t kLeastOfFew = 129, kMostOfFew = kMostFewRows;
 constexpr bool likely_few_rows(int64_t rows, int64_t rows_of_w) {
     return rows > 256 && rows <= 320 && rows_of_w >= 8192;
 }
@@ -107,8 +107,10 @@ Result<Linear> Linear::create(DType element, void *scratch, int64_t scratch_byte
     int device = 0, major = 0;
     RETURN_IF_CUDA(cudaGetDevice(&device));
     RETURN_IF_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    if (major == 9) {
+    if (major == 9 && few_rows_run_sm90(linear.workspace_.data())) {
         ASSIGN_OR_RETURN(linear.flags_, zeroed_memory(kFewRowsFlags * 4, "flags of products"));
+        // Products run on streams that do not wait for this one.
+        RETURN_IF_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
     }
     return linear;
 }
@@ -426,7 +428,10 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
                             : multiply(product, *algorithm, w, x, scratch_, key.accumulate,
                                        stream) == CUBLAS_STATUS_SUCCESS;
         };
-        if (!run()) return {}; // this loads the kernel
+        if (!run()) { // this loads the kernel
+            cudaGetLastError();
+            return {};
+        }
         float milliseconds = 0;
         const auto take_time = [&](int64_t times) -> Status {
             RETURN_IF_CUDA(cudaEventRecord(begin, stream));
@@ -451,7 +456,7 @@ Result<int32_t> Linear::fastest(const Key &key, const Product &product,
     };
     for (int32_t i = 0; i < static_cast<int32_t>(found.size()); ++i) RETURN_IF_ERROR(attempt(i));
     const int32_t unchanged = std::max(best, 0);
-    const int32_t possible = key.m <= kFewRows ? TuningCache::kChanges : kClusters;
+    const int32_t possible = key.m <= kMostOfSmallTiles ? TuningCache::kChanges : kClusters;
     // In order, only what has been seen to agree.
     const int32_t changes = found.size() < kOfHeuristic && !in_order_ ? possible : 0;
     for (int32_t change = 1; change <= changes; ++change)
@@ -494,7 +499,7 @@ Result<const Linear::Product *> Linear::product_of(const Matrix &w, const Input 
     return &found->second;
 }
 
-// Their sums are f32's, and in an order that depends on the number of rows.
+// It has accurate sums alone, no bias, and another order of sums for other numbers of rows.
 bool Linear::has_few_rows(const Key &key) const {
     return flags_.data() != nullptr && !in_order_ && key.scaling == Scaling::rows && !key.bias &&
            !fast_accumulation_ && key.m >= kLeastOfFew && key.m <= kMostOfFew &&

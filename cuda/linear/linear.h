@@ -2,7 +2,7 @@
 // scales that cuBLASLt multiplies in, where it has such products (has()). Algorithms are chosen once for a shape and kept:
 // the heuristic's first, the same in every run; or, with tuning, the fastest of its first ones as timed
 // on the device at the least number of rows of a range, whichever of the range comes first. A result's
-// last bits may depend on the choice; choices that are known (linear/tuning_cache.h) are not made again. In order
+// last bits may depend on the choice, and of few_rows.h on the number of rows; choices that are known (linear/tuning_cache.h) are not made again. In order
 // (set_in_order), products with W of one shape sum in the same order for any number of rows.
 #pragma once
 

@@ -31,7 +31,7 @@ struct TuningKey {
 class TuningCache {
   public:
     // Candidate c is the heuristic's c % kOfHeuristic, changed in the (c / kOfHeuristic)-th way (linear.cc; 0: not); kFewRows is
-    // none of cuBLASLt's (linear/few_rows.h).
+    // none of cuBLASLt's (linear/few_rows.h); where that becomes faster, files need a new version.
     static constexpr int32_t kOfHeuristic = 8, kChanges = 15,
                              kFewRows = kOfHeuristic * (1 + kChanges), kCandidates = kFewRows + 1;
     static constexpr size_t kMostEntries = 1 << 14;
