@@ -156,7 +156,7 @@ class Bench {
                 size += value(0) * value(0);
             }
             const double share = std::sqrt(difference / size);
-            const bool right = share < (add ? 2e-3 : 1e-4); // what is added to is rounded too
+            const bool right = share < (add ? 2e-3 : 1e-3); // what is added to is rounded too
             std::printf("%-16s %4d%s: differences %.2e of the whole, the greatest %.3g at row %zu, "
                         "column %zu%s\n",
                         s_.name, rows, add ? ", added" : "", share, most,
