@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,29 @@ template <typename Launch> float time_launches(int times, const Launch &launch) 
     float milliseconds = 0;
     require(cudaEventElapsedTime(&milliseconds, begin, end));
     return milliseconds / static_cast<float>(times);
+}
+
+// Microseconds of each call, which is passed the number of a layer. Calls take turns for about so many seconds each, so that all run
+// at the same clock; what runs before that is warm does not count.
+inline std::vector<double> time_in_turn(const std::vector<std::function<void(int)>> &calls,
+                                        int layers, double seconds) {
+    constexpr int rounds = 4;
+    std::vector<double> total(calls.size());
+    std::vector<int> times(calls.size());
+    double all = 0;
+    while (all < seconds * static_cast<double>(calls.size())) {
+        for (size_t i = 0; i < calls.size(); ++i) {
+            const double took = 1e-3 * rounds * static_cast<double>(time_launches(rounds, [&] {
+                                    for (int layer = 0; layer < layers; ++layer) calls[i](layer);
+                                }));
+            all += took;
+            if (all < 0.3 * seconds) continue;
+            total[i] += took;
+            times[i] += rounds * layers;
+        }
+    }
+    for (size_t i = 0; i < calls.size(); ++i) total[i] *= 1e6 / times[i];
+    return total;
 }
 
 inline double copy_rate() { // bytes read and written per second

@@ -90,35 +90,13 @@ class Bench {
                                  nullptr));
     }
 
-    // Microseconds of each call, which is passed the number of a layer.
-    std::vector<double> time(const std::vector<std::function<void(int)>> &calls) const {
-        std::vector<double> total(calls.size());
-        std::vector<int> times(calls.size());
-        double all = 0;
-        while (all < o_.seconds * static_cast<double>(calls.size())) {
-            for (size_t i = 0; i < calls.size(); ++i) {
-                constexpr int rounds = 4;
-                const double took = 1e-3 * rounds * static_cast<double>(time_launches(rounds, [&] {
-                                        for (int layer = 0; layer < layers_; ++layer) {
-                                            calls[i](layer);
-                                        }
-                                    }));
-                all += took;
-                if (all < 0.3 * o_.seconds) continue; // warming up
-                total[i] += took;
-                times[i] += rounds * layers_;
-            }
-        }
-        for (size_t i = 0; i < calls.size(); ++i) total[i] *= 1e6 / times[i];
-        return total;
-    }
-
     void time(int32_t rows) {
         const double flops = 2.0 * rows * s_.columns * s_.width;
         const std::vector<double> us =
-            time({[&](int layer) { product(&guess_, layer, rows, false, y_.data()); },
-                  [&](int layer) { product(&tuned_, layer, rows, false, y_.data()); },
-                  [&](int layer) { few_rows(layer, rows, false, y_.data()); }});
+            time_in_turn({[&](int layer) { product(&guess_, layer, rows, false, y_.data()); },
+                          [&](int layer) { product(&tuned_, layer, rows, false, y_.data()); },
+                          [&](int layer) { few_rows(layer, rows, false, y_.data()); }},
+                         layers_, o_.seconds);
         std::printf("%-16s %4d", s_.name, rows);
         for (const double one : us) std::printf(" | %7.1f %6.0f", one, flops / one * 1e-6);
         std::printf(" | %.3f\n", us[1] / us[2]);

@@ -65,38 +65,15 @@ class Bench {
                                   sms_, nullptr));
     }
 
-    // Microseconds of each call, which is passed the number of a layer. Calls take turns, so that
-    // all run at the same clock.
-    std::vector<double> time(const std::vector<std::function<void(int)>> &calls) const {
-        std::vector<double> total(calls.size());
-        std::vector<int> times(calls.size());
-        double all = 0;
-        for (int64_t turn = 0; all < s_.seconds * static_cast<double>(calls.size()); ++turn) {
-            for (size_t i = 0; i < calls.size(); ++i) {
-                constexpr int rounds = 4;
-                const double took = 1e-3 * rounds * static_cast<double>(time_launches(rounds, [&] {
-                                        for (int layer = 0; layer < kLayers; ++layer) {
-                                            calls[i](layer);
-                                        }
-                                    }));
-                all += took;
-                if (all < 0.3 * s_.seconds) continue; // warming up
-                total[i] += took;
-                times[i] += rounds * kLayers;
-            }
-        }
-        for (size_t i = 0; i < calls.size(); ++i) total[i] *= 1e6 / times[i];
-        return total;
-    }
-
     void time(int32_t rows) {
         const double flops = 4.0 * rows * s_.hidden * s_.width;
-        const std::vector<double> us = time({[&](int layer) { product(layer, rows); },
-                                             [&](int layer) {
-                                                 product(layer, rows);
-                                                 activation(rows);
-                                             },
-                                             [&](int layer) { gated(layer, rows); }});
+        const std::vector<double> us = time_in_turn({[&](int layer) { product(layer, rows); },
+                                                     [&](int layer) {
+                                                         product(layer, rows);
+                                                         activation(rows);
+                                                     },
+                                                     [&](int layer) { gated(layer, rows); }},
+                                                    kLayers, s_.seconds);
         std::printf("%6d", rows);
         for (const double one : us) std::printf(" | %9.1f %8.1f", one, flops / one * 1e-6);
         std::printf(" | %.3f\n", us[1] / us[2]);
