@@ -3,7 +3,11 @@
 // product with the activation, which adds them in its epilogue.
 //
 //     adapters                             Mistral-7B's layer: steps of many kinds
-//     adapters --rows 4096 --adapters 2 --rank 16 --seconds 0.1
+//     adapters --rows 4096 --adapters 2 --rank 16 --single 300 --seconds 0.1
+//                                          single: so many of the rows have an adapter of their own each, beside those
+//     --e4m3 1                             x is in e4m3, with a scale a row
+//
+// Launches take turns with as many copies of A and B as do not fit into L2.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +18,7 @@
 #include "adapters/adapters.h"
 #include "adapters/work.h"
 #include "device_arrays.h"
+#include "gated/adapted_activation.h"
 #include "gated/gated.h"
 #include "linear/linear.h"
 
@@ -23,7 +28,13 @@ using namespace batchllm::cuda;
 namespace {
 
 struct Step {
-    int32_t rows, adapters, rank;
+    int32_t rows, adapters, rank, single = 0;
+
+    int32_t all_adapters() const { return adapters + single; }
+    int32_t slot(int32_t row) const {
+        if (row < single) return adapters + row;
+        return static_cast<int32_t>(int64_t{row - single} * adapters / (rows - single));
+    }
 };
 struct Product {
     const char *name;
@@ -43,7 +54,7 @@ const Product kProducts[] = {{"qkv", 4096, {4096, 1024, 1024}, false},
                              {"down", 14336, {4096}, true}};
 
 int sms = 1;
-bool hopper = false;
+bool hopper = false, e4m3 = false;
 double seconds = 0.05;
 
 DeviceMemory room(int64_t bytes) { return require(DeviceMemory::create(bytes, "a buffer")); }
@@ -52,6 +63,22 @@ double time_of(const std::function<void()> &call) {
     const double each = 1e-3 * static_cast<double>(time_launches(3, call));
     const int times = std::clamp(static_cast<int>(seconds / (each + 1e-7)), 3, 5000);
     return 1e3 * static_cast<double>(time_launches(times, call));
+}
+
+// After expand or with it.
+void time_activation(const AdapterArguments &a, int32_t rows) {
+    const int32_t width = a.width / 2;
+    const DeviceMemory out = room(2 * int64_t{rows} * width), scales = room(4 * int64_t{rows});
+    float *const of_rows = e4m3 ? scales.as<float>() : nullptr;
+    const ActivationArguments activation{DType::bf16, Activation::silu, true, a.y,
+                                         nullptr,     out.data(),       rows, width};
+    const double alone = time_of([&] {
+        require(e4m3 ? launch_activation_e4m3(activation, {of_rows}, nullptr)
+                     : launch_activation(activation, nullptr));
+    });
+    const double adapted =
+        time_of([&] { require(launch_adapted_activation(a, activation, of_rows, sms, nullptr)); });
+    std::printf("  the activation: %.1f us, with adapters %.1f\n", alone, adapted);
 }
 
 // Adds to sums: shrink, expand, base.
@@ -67,48 +94,57 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
                           static_cast<int32_t>(of_b / 8), 2};
         of_b += packed_b_elements(p.widths[static_cast<size_t>(i)], s.rank);
     }
+    constexpr int64_t beyond_l2 = int64_t{256} << 20;
+    const int64_t of_adapters = 2 * (of_a + of_b) * s.all_adapters();
+    const auto copies = static_cast<int32_t>(std::min<int64_t>(beyond_l2 / of_adapters + 1, 64));
     const DeviceMemory x = noise(padded_rows(s.rows) * p.columns, 1, 1),
+                       codes = noise_in_e4m3(padded_rows(s.rows), p.columns, 1, 1),
+                       scales = upload(std::vector<float>(size_t(s.rows), 0.01F)),
                        y = noise(padded_rows(s.rows) * width, 2, 1),
                        w = noise(int64_t{width} * p.columns, 3, 0.02F),
-                       ab = noise((of_a + of_b) * s.adapters, 4, 0.02F);
+                       ab = noise(of_adapters / 2 * copies, 4, 0.02F);
     std::vector<AdapterEntry> entries;
-    for (int32_t i = 0; i < s.adapters; ++i) {
+    for (int32_t i = 0; i < s.all_adapters() * copies; ++i) {
         entry.a = ab.data() + i * (of_a + of_b) * 2;
         entry.b = static_cast<const std::byte *>(entry.a) + of_a * 2;
         entries.push_back(entry);
     }
     std::vector<int32_t> slots;
-    for (int32_t i = 0; i < s.rows; ++i) {
-        slots.push_back(static_cast<int32_t>(int64_t{i} * s.adapters / s.rows));
-    }
+    for (int32_t i = 0; i < s.rows; ++i) slots.push_back(s.slot(i));
     const DeviceMemory there = upload(entries);
     std::vector<const AdapterEntry *> of_slots;
-    for (int32_t i = 0; i < s.adapters; ++i) of_slots.push_back(there.as<AdapterEntry>() + i);
+    for (int32_t i = 0; i < s.all_adapters(); ++i)
+        of_slots.push_back(there.as<AdapterEntry>() + int64_t{i} * copies);
     AdapterLists lists;
     lists.list(slots, of_slots, false);
     const DeviceMemory block_counts = upload(lists.block_counts),
                        block_entries = upload(lists.block_entries);
     const DeviceMemory of_rows = upload(lists.entries), tiles = upload(lists.tiles),
                        rows = upload(lists.rows),
-                       count =
-                           upload(std::vector<int32_t>{static_cast<int32_t>(lists.tiles.size())});
+                       counts = upload(std::vector<int32_t>{
+                           lists.few, static_cast<int32_t>(lists.tiles.size()) - lists.few});
     const int32_t ranges = adapter_ranges(p.columns);
     const DeviceMemory t = room(int64_t{4} * ranges * s.rows * ranks);
     AdapterArguments a{};
     a.element = DType::bf16;
-    a.work = {count.as<int32_t>(),
+    a.work = {counts.as<int32_t>() + 1,
               tiles.as<AdapterTile>(),
               rows.as<int32_t>(),
               of_rows.as<const AdapterEntry *>(),
               lists.tall,
               block_counts.as<int32_t>(),
-              block_entries.as<const AdapterEntry *>()};
+              block_entries.as<const AdapterEntry *>(),
+              counts.as<int32_t>(),
+              lists.few > 0,
+              lists.few < static_cast<int32_t>(lists.tiles.size())};
     a.most_ranks = ranks;
     a.most_of_part = padded_rank(s.rank);
-    a.x = x.data();
+    a.x = e4m3 ? codes.data() : x.data();
+    a.x_scaling = e4m3 ? Scaling::rows : Scaling::none;
+    a.x_scales = scales.as<float>();
     a.columns = p.columns;
     a.t = t.data();
-    a.whole = adapter_sums_are_whole(a.element, Scaling::none, hopper, lists.tall, parts == 2);
+    a.whole = adapter_sums_are_whole(a.element, a.x_scaling, hopper, lists.tall, parts == 2);
     a.t_rows = s.rows;
     a.t_stride = ranks;
     a.y = y.data();
@@ -119,8 +155,15 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
         a.first[i + 1] = a.first[i] + p.widths[static_cast<size_t>(i)];
     }
     a.alpha = 1e-6F; // y stays finite
-    const double shrink = time_of([&] { require(launch_adapter_shrink(a, sms, nullptr)); });
-    const double expand = time_of([&] { require(launch_adapter_expand(a, sms, nullptr)); });
+    const auto turn = [&] { a.product = (a.product + 1) % copies; };
+    const double shrink = time_of([&] {
+        turn();
+        require(launch_adapter_shrink(a, sms, nullptr));
+    });
+    const double expand = time_of([&] {
+        turn();
+        require(launch_adapter_expand(a, sms, nullptr));
+    });
     const Matrix matrix{w.data(), width, p.columns};
     linear->set_scratch(y.data(), y.bytes());
     const double base = time_of([&] {
@@ -131,17 +174,21 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
         const DeviceMemory out = room(padded_rows(s.rows) * width);
         GatedArguments gated{DType::bf16, Activation::silu, x.data(),  w.data(), out.data(),
                              s.rows,      p.columns,        width / 2, nullptr};
-        const auto product = [&] { require(launch_gated_sm90(gated, sms, nullptr)); };
+        const auto product = [&] {
+            turn();
+            require(launch_gated_sm90(gated, sms, nullptr));
+        };
         const double without = time_of(product);
         gated.adapters = &a;
         std::printf("  gate/up and the activation in one launch: %.1f us, with adapters %.1f\n",
                     without, time_of(product));
     }
+    if (hopper && parts == 2) time_activation(a, s.rows);
     const double t_bytes = (a.whole ? 2.0 : 4.0 * ranges) * s.rows * ranks;
-    const double of_shrink =
-        2.0 * s.rows * p.columns + 2.0 * static_cast<double>(of_a) * s.adapters + t_bytes;
+    const double of_shrink = (e4m3 ? 1.0 : 2.0) * s.rows * p.columns +
+                             2.0 * static_cast<double>(of_a) * s.all_adapters() + t_bytes;
     const double of_expand =
-        4.0 * s.rows * width + 2.0 * static_cast<double>(of_b) * s.adapters + t_bytes;
+        4.0 * s.rows * width + 2.0 * static_cast<double>(of_b) * s.all_adapters() + t_bytes;
     std::printf("  %-8s | %8.1f %5.2f | %8.1f %5.2f | %8.1f | %5.1f\n", p.name, shrink,
                 of_shrink / shrink * 1e-6, expand, of_expand / expand * 1e-6, base,
                 100 * (shrink + expand) / base);
@@ -150,9 +197,9 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
 }
 
 void time_step(const Step &s, Linear *linear) {
-    std::printf("%d rows, %d adapters of rank %d\n"
+    std::printf("%d rows, %d adapters of rank %d, and %d of a row each\n"
                 "  product  | shrink us TB/s | expand us TB/s  | base us  | %% more\n",
-                s.rows, s.adapters, s.rank);
+                s.rows, s.adapters, s.rank, s.single);
     double sums[3] = {};
     for (const Product &p : kProducts) time_product(p, s, linear, sums);
     std::printf("  layer    | %8.1f       | %8.1f       | %8.1f | %5.1f\n", sums[0], sums[1],
@@ -173,6 +220,8 @@ int main(int count, char **values) {
         if (name == "--rows") own.rows = static_cast<int32_t>(value);
         if (name == "--adapters") own.adapters = static_cast<int32_t>(value);
         if (name == "--rank") own.rank = static_cast<int32_t>(value);
+        if (name == "--single") own.single = static_cast<int32_t>(value);
+        if (name == "--e4m3") e4m3 = true;
         if (name == "--seconds") seconds = value;
     }
     cudaDeviceProp properties{};
@@ -190,7 +239,7 @@ int main(int count, char **values) {
     for (const Step &step :
          {Step{4096, 1, 16}, Step{4096, 2, 16}, Step{16384, 4, 16}, Step{4096, 1, 64},
           Step{64, 1, 16}, Step{256, 4, 16}, Step{1024, 16, 16}, Step{1024, 64, 16},
-          Step{64, 64, 8}, Step{256, 256, 8}, Step{1000, 1000, 8}}) {
+          Step{64, 64, 8}, Step{256, 256, 8}, Step{1000, 1000, 8}, Step{8192, 4, 8, 300}}) {
         time_step(step, &linear);
     }
     return 0;

@@ -9,7 +9,7 @@
 // number alone, so where tiles are short, the bits of y[row] depend on nothing but the row and its adapter; in tall tiles a
 // sum has another order.
 //
-// On devices of compute capability 9.0, where x has 16 bits, the CTAs of a cluster can add up their parts of a sum: t is whole
+// On devices of compute capability 9.0, where A has 16 bits, the CTAs of a cluster can add up their parts of a sum: t is whole
 // then. It is where adapter_sums_are_whole() says so; sums of other products' short tiles are in ranges there too.
 #pragma once
 
@@ -23,10 +23,10 @@
 namespace batchllm::cuda {
 
 inline constexpr int32_t kAdapterParts = 8;
-// Columns of x that a sum is over; unless t is whole it has a sum for each such range, which expand adds up in order.
-inline constexpr int32_t kAdapterRange = 2048;
 // Rows of a tile at most: where adapters have many rows each, their A and B are read for more at once.
 inline constexpr int32_t kShortTile = 16, kTallTile = 64;
+// Rows of a tile of those whose adapters have few rows each (adapters/few.h).
+inline constexpr int32_t kFewRows = 8;
 // Rows of which a step knows the adapters: a CTA's of the product of gate and up.
 inline constexpr int32_t kAdapterBlock = 128;
 // Columns of each of two parts that take turns in y, as experts' gate and up do (experts/tile.h).
@@ -58,7 +58,7 @@ struct alignas(16) AdapterTile {
 
 // A step's work, on the device.
 struct AdapterWork {
-    const int32_t *tile_count; // [1]
+    const int32_t *tile_count; // [1], of those after the few
     const AdapterTile *tiles;
     const int32_t *rows; // of x, y and t, by the adapters; null: as they come, [0, ..)
     const AdapterEntry *const *entries; // of each row's adapter: [products]; null: it has none
@@ -66,6 +66,11 @@ struct AdapterWork {
     // Of each kAdapterBlock rows: how many adapters they have, and which: [kAdapterBlock] of each block.
     const int32_t *block_counts = nullptr;
     const AdapterEntry *const *block_entries = nullptr;
+    // Tiles come first whose adapters have no more than kFewRows rows in the step. Launches of their own take them.
+    const int32_t *few_count = nullptr; // [1]; null: there are none
+    bool has_few = false, has_others = true;
+    const uint8_t *in_others =
+        nullptr; // of each row: whether it is in a tile that is not of few rows
 };
 
 struct AdapterArguments {
@@ -81,7 +86,8 @@ struct AdapterArguments {
     const float *x_scales;
     Scaling x_scaling;
     int64_t x_scale_stride; // blocks: from a block of columns to the next
-    // [ranges of columns, t_rows, t_stride] f32. whole: [t_rows, t_stride] of the element's type, times its parts' scales.
+    // [ranges of columns, t_rows, t_stride] f32; of a tile of few rows the first range has the whole sums.
+    // whole: [t_rows, t_stride] of the element's type, times its parts' scales.
     void *t;
     int32_t t_rows, t_stride;
     bool whole;
@@ -98,19 +104,27 @@ struct AdapterArguments {
     int32_t first_row, some_rows;
 };
 
+// Columns of x that a sum is over; unless t is whole it has a sum for each such range, which expand adds up in order. Some ranges
+// are so many items that a few tiles are for all multiprocessors; with more than eight, expand waits for them.
+constexpr int32_t adapter_range(int64_t columns) {
+    const int64_t eighth = (columns + 1023) / 1024 * 128;
+    return static_cast<int32_t>(eighth > 1024 ? eighth : 1024);
+}
 constexpr int32_t adapter_ranges(int64_t columns) {
-    return static_cast<int32_t>((columns + kAdapterRange - 1) / kAdapterRange);
+    const int32_t range = adapter_range(columns);
+    return static_cast<int32_t>((columns + range - 1) / range);
 }
 
 // Whether t can be whole. hopper: the device is of compute capability 9.0.
-constexpr bool adapter_sums_can_be_whole(DType element, Scaling of_x, bool hopper) {
-    return hopper && element != DType::f32 && of_x == Scaling::none;
+constexpr bool adapter_sums_can_be_whole(DType element, bool hopper) {
+    return hopper && element != DType::f32;
 }
 // Whether it is, where tiles are tall or not. Short ones are faster in ranges, but the product of gate and up
 // (gated/gated.h) takes none.
 constexpr bool adapter_sums_are_whole(DType element, Scaling of_x, bool hopper, bool tall,
                                       bool gate_and_up) {
-    return (tall || gate_and_up) && adapter_sums_can_be_whole(element, of_x, hopper);
+    return (tall || (gate_and_up && of_x == Scaling::none)) &&
+           adapter_sums_can_be_whole(element, hopper);
 }
 
 // sms: of the device. Whatever the list has, the launches have the same size.

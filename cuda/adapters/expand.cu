@@ -4,7 +4,10 @@
 // 8 neighbouring columns of a row of y, which are read while the products are made, added to in f32 and rounded once.
 #include <algorithm>
 
+#include "adapters/columns.cuh"
+#include "adapters/few.h"
 #include "adapters/registers.cuh"
+#include "adapters/take_t.cuh"
 #include "adapters/tile.cuh"
 #include "attention/mma.cuh"
 #include "device/early_launch.cuh"
@@ -14,27 +17,6 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int32_t kMostRanks = 512; // of a part
-
-// Elements from a row of t in shared memory to the next: quarter-warps of the loads below then have banks of their own.
-constexpr int32_t stride_of(int32_t rank) {
-    const int32_t whole = (rank + 15) / 16 * 16;
-    return whole % 32 == 0 ? whole + 16 : whole;
-}
-
-// Where an item's slice of y is. The parts' slices are numbered one after another.
-struct Slice {
-    int32_t part, begin, end; // columns of y
-
-    __device__ Slice(const AdapterArguments &a, int32_t wide, int32_t number) : part(0) {
-        for (; part + 1 < a.parts; ++part) {
-            const int32_t of_part = (a.first[part + 1] - a.first[part] + wide - 1) / wide;
-            if (number < of_part) break;
-            number -= of_part;
-        }
-        begin = a.first[part] + number * wide;
-        end = min(begin + wide, a.first[part + 1]);
-    }
-};
 
 // Of short tiles a CTA waits for tile, rows and t as long as it computes: so slices are wide, as far as there are items enough
 // for all CTAs.
@@ -58,75 +40,6 @@ struct Slices {
         return slices;
     }
 };
-
-// Eight columns of y: of two bytes each, or of four.
-template <typename Y> struct Eight {
-    static constexpr int kWords = sizeof(Y) / 2;
-    uint4 words[kWords];
-
-    __device__ __forceinline__ void load(const Y *from) {
-#pragma unroll
-        for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint4 *>(from)[i];
-    }
-    // sums[j]: of columns 2 j and 2 j + 1; scaled before they are added.
-    __device__ __forceinline__ void add(const float *const (&sums)[4], float alpha) {
-        uint32_t *at = &words[0].x;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            if constexpr (sizeof(Y) == 4) {
-                at[2 * j] = __float_as_uint(fmaf(alpha, sums[j][0], __uint_as_float(at[2 * j])));
-                at[2 * j + 1] =
-                    __float_as_uint(fmaf(alpha, sums[j][1], __uint_as_float(at[2 * j + 1])));
-            } else {
-                const float2 v = widen(at[j], Y());
-                at[j] = pack(fmaf(alpha, sums[j][0], v.x), fmaf(alpha, sums[j][1], v.y), Y());
-            }
-        }
-    }
-    __device__ __forceinline__ void store(Y *to) const {
-#pragma unroll
-        for (int i = 0; i < kWords; ++i) reinterpret_cast<uint4 *>(to)[i] = words[i];
-    }
-};
-
-// The part's columns of t of a tile's rows, scaled -> shared memory, [16 Tall, stride] of T; rows that are not there are
-// zeros, as are columns beyond the rank.
-template <typename T> __device__ void take_t(const AdapterArguments &a, const AdapterTile &tile,
-                                             const AdapterPart &part, const int32_t *rows, int tall,
-                                             T *to) {
-    const int32_t stride = stride_of(part.rank), ranges = adapter_ranges(a.columns);
-    const int32_t wide = (part.rank + 15) / 16 * 4; // fours of columns
-    for (int n = threadIdx.x; n < 16 * tall * wide; n += kThreads) {
-        const int32_t row = n / wide, column = n % wide * 4;
-        uint2 narrow{};
-        if (row < tile.count && rows[row] >= 0 && column < part.rank) {
-            const int64_t at = int64_t{rows[row]} * a.t_stride + part.first + column;
-            if (a.whole) {
-                narrow = *reinterpret_cast<const uint2 *>(static_cast<const T *>(a.t) + at);
-            } else {
-                float4 sum{};
-                const float *from = static_cast<const float *>(a.t) + at;
-                for (int32_t r = 0; r < ranges; ++r, from += int64_t{a.t_rows} * a.t_stride) {
-                    const float4 v = *reinterpret_cast<const float4 *>(from);
-                    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-                }
-                narrow = {pack(part.scale * sum.x, part.scale * sum.y, T()),
-                          pack(part.scale * sum.z, part.scale * sum.w, T())};
-            }
-        }
-        *reinterpret_cast<uint2 *>(to + row * stride + column) = narrow;
-    }
-}
-
-// Where the 8 columns of y from `column` on are in a row, and those so many further; columns count as if parts followed one
-// another.
-__device__ __forceinline__ int32_t place_of(const AdapterArguments &a, int32_t part,
-                                            int32_t column) {
-    return a.turns ? 2 * (column - a.first[part]) + part * kPartTurn : column;
-}
-__device__ __forceinline__ int32_t further(const AdapterArguments &a, int32_t columns) {
-    return a.turns ? 2 * columns : columns;
-}
 
 // Groups of 32 columns, kApart columns apart, and sixteens of the tile's rows from `first` on: their sums, added to y.
 constexpr int32_t kApart = kPackedRows * kWarps;
@@ -220,6 +133,7 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
     int32_t *rows = reinterpret_cast<int32_t *>(shared); // [16 Tall]
     T *t = reinterpret_cast<T *>(shared + 16 * Tall * sizeof(int32_t));
     const int32_t tiles = __ldg(a.work.tile_count);
+    const AdapterTile *const first = tiles_after_few(a.work);
     const Slices slices(a, tiles);
     const int32_t total = tiles * slices.count;
     const int warp = threadIdx.x / 32;
@@ -228,7 +142,7 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
     for (int32_t turn = blockIdx.x; turn < total; turn += gridDim.x) {
         const int32_t number =
             Tall == 1 ? turn % tiles * slices.count + turn / tiles : total - 1 - turn;
-        const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
+        const AdapterTile tile = load_tile(first + number / slices.count);
         const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = load_part(&entry, slice.part);
@@ -236,11 +150,11 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
         const uint4 *b = static_cast<const uint4 *>(entry.b) + part.b_units;
         wait_for_launches();
         __syncthreads(); // what was there has been read
-        if (threadIdx.x < tile.count) {
-            rows[threadIdx.x] = row_at(a, tile.begin + static_cast<int32_t>(threadIdx.x));
+        if (const auto place = static_cast<int32_t>(threadIdx.x); place < 16 * Tall) {
+            rows[place] = place < tile.count ? row_at(a, tile.begin + place) : -1;
         }
         __syncthreads();
-        take_t<T>(a, tile, part, rows, Tall, t);
+        take_t<T>(a, part, rows, Tall, adapter_ranges(a.columns), t);
         __syncthreads();
         for (int32_t column = slice.begin + kPackedRows * warp; column < slice.end;
              column += kApart * kGroups) {
@@ -316,6 +230,10 @@ cudaError_t launch_adapter_expand(const AdapterArguments &a, int sms, cudaStream
     if (a.parts < 1 || a.parts > kAdapterParts || a.width % 8 != 0) return cudaErrorInvalidValue;
     for (int32_t p = 0; p <= a.parts; ++p) {
         if (a.first[p] % 8 != 0 && a.element != DType::f32) return cudaErrorInvalidValue;
+    }
+    if (a.work.has_few) {
+        const cudaError_t status = launch_expand_few(a, sms, stream);
+        if (status != cudaSuccess || !a.work.has_others) return status;
     }
     switch (a.element) {
     case DType::bf16:

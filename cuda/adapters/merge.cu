@@ -27,7 +27,7 @@ template <typename T> __device__ __forceinline__ void load(const T *from, float 
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const float2 pair = widen(words[i], T());
+        const float2 pair = unpack(words[i], T());
         to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
     }
 }

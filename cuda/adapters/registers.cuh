@@ -20,14 +20,6 @@ MMA_SYNC_8("bf16", __nv_bfloat16)
 MMA_SYNC_8("f16", __half)
 #undef MMA_SYNC_8
 
-// Two elements.
-__device__ __forceinline__ float2 widen(uint32_t pair, __nv_bfloat16) {
-    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
-}
-__device__ __forceinline__ float2 widen(uint32_t pair, __half) {
-    return __half22float2(*reinterpret_cast<const __half2 *>(&pair));
-}
-
 // Adds to sums, 4 of each of Eights eights of columns of y, what one part of an adapter adds to the warp's 16 rows. In shared
 // memory are t, of the first of these rows and of the part's first rank on, and B of 8 Eights columns, as packed_b() has it.
 // members: which of the 16 rows have this adapter.

@@ -1,4 +1,4 @@
-// How launch_adapter_shrink() makes t of x in 16 bits.
+// How launch_adapter_shrink() makes t of A in 16 bits, where tiles are not of few rows.
 #pragma once
 
 #include "adapters/adapters.h"

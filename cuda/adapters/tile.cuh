@@ -23,6 +23,22 @@ __device__ __forceinline__ AdapterPart load_part(const AdapterEntry *entry, int 
     return {words.x, words.y, words.z, __int_as_float(words.w)};
 }
 
+// The first of the tiles that are not of few rows.
+__device__ __forceinline__ const AdapterTile *tiles_after_few(const AdapterWork &work) {
+    return work.tiles + (work.few_count != nullptr ? __ldg(work.few_count) : 0);
+}
+
+// What t's column is multiplied with.
+__device__ __forceinline__ float scale_of(const AdapterEntry &entry, int parts, int32_t column) {
+    for (int p = 0; p < parts; ++p) {
+        const AdapterPart part = load_part(&entry, p);
+        if (static_cast<uint32_t>(column - part.first) < static_cast<uint32_t>(part.rank)) {
+            return part.scale;
+        }
+    }
+    return 0;
+}
+
 // The row at a place of a list, or -1: it is not one of those to be computed.
 __device__ __forceinline__ int32_t row_at(const AdapterArguments &a, int32_t place) {
     const int32_t row = a.work.rows != nullptr ? __ldg(a.work.rows + place) : place;

@@ -37,6 +37,14 @@ __device__ __forceinline__ uint4 load_shared(uint32_t address) {
                  : "memory");
     return v;
 }
+__device__ __forceinline__ uint2 load_shared_pair(uint32_t address) {
+    uint2 v;
+    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
 __device__ __forceinline__ void store_shared(uint32_t address, const uint4 &v) {
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
                  "r"(v.z), "r"(v.w)
@@ -77,6 +85,13 @@ __device__ __forceinline__ uint32_t pack(float low, float high, __nv_bfloat16) {
 __device__ __forceinline__ uint32_t pack(float low, float high, __half) {
     const __half2 pair = __floats2half2_rn(low, high);
     return *reinterpret_cast<const uint32_t *>(&pair);
+}
+// The two elements that pack() has packed.
+__device__ __forceinline__ float2 unpack(uint32_t pair, __nv_bfloat16) {
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&pair));
+}
+__device__ __forceinline__ float2 unpack(uint32_t pair, __half) {
+    return __half22float2(*reinterpret_cast<const __half2 *>(&pair));
 }
 
 inline constexpr float kLog2e = 1.4426950408889634f;

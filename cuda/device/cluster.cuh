@@ -23,7 +23,12 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) 
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-// Reads from another CTA's shared memory.
+// Read from another CTA's shared memory.
+__device__ __forceinline__ float load_float(uint32_t there) {
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+    return v;
+}
 __device__ __forceinline__ float2 load_pair(uint32_t there) {
     float2 v;
     asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
@@ -44,6 +49,12 @@ __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t ran
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(barrier, rank))
                  : "memory");
 #endif
+}
+// A warp is done with a stage that the first Ctas CTAs fill: its first lanes arrive at the barrier of each.
+template <int Ctas> __device__ __forceinline__ void release_in_all(uint32_t barrier) {
+    __syncwarp();
+    const uint32_t lane = threadIdx.x % 32;
+    if (lane < Ctas) barrier_arrive_at(barrier, lane);
 }
 // Writes x to another CTA's shared memory, and completes four bytes on a barrier there.
 __device__ __forceinline__ void store_async(uint32_t there, float x, uint32_t barrier_there) {

@@ -83,12 +83,14 @@ template <typename T, typename R> __global__ void embed(const T *table, const in
 
 // ---- Activation: reads rows x width, twice with a gate, writes it once ----
 
-template <typename T, Activation Kind, bool Gated> __global__ void
-activate(const T *x, const float *bias, const float *numbers, T *out, int32_t rows, int32_t width) {
+template <typename T, Activation Kind, bool Gated>
+__global__ void activate(const T *x, const float *bias, const float *numbers,
+                         const uint8_t *left_out, T *out, int32_t rows, int32_t width) {
     const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * kVector;
     if (column >= width) return;
     const float2 curve = curve_of<Kind>(numbers);
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+        if (left_out != nullptr && left_out[row] != 0) continue;
         constexpr int parts = Gated ? 2 : 1;
         const T *from = x + row * parts * width + column;
         const Packed8<T> first = load_once(from);
@@ -282,8 +284,9 @@ cudaError_t launch_activation(const ActivationArguments &a, cudaStream_t stream)
         using T = decltype(t);
         const auto kernel = a.gated ? activate<T, Kind, true> : activate<T, Kind, false>;
         const RowGrid grid(a.rows, a.width / kVector);
-        kernel<<<grid.blocks, grid.threads, 0, stream>>>(
-            static_cast<const T *>(a.x), a.bias, a.curve, static_cast<T *>(a.out), a.rows, a.width);
+        kernel<<<grid.blocks, grid.threads, 0, stream>>>(static_cast<const T *>(a.x), a.bias,
+                                                         a.curve, a.left_out,
+                                                         static_cast<T *>(a.out), a.rows, a.width);
         return cudaGetLastError();
     });
 }

@@ -65,7 +65,8 @@ struct ActivationArguments {
     const float *bias; // of a row of x, or null
     void *out;         // [rows, width]
     int32_t rows, width;
-    const float *curve = nullptr; // of xielu: rise and fall
+    const float *curve = nullptr;      // of xielu: rise and fall
+    const uint8_t *left_out = nullptr; // [rows]; rows where it is not 0 are left as they are
 };
 cudaError_t launch_activation(const ActivationArguments &arguments, cudaStream_t stream);
 

@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(1024)
     constexpr bool ahead = sizeof(T) == 2;
     __shared__ unsigned maxima[32];
     const int64_t row = blockIdx.x;
+    if (a.left_out != nullptr && a.left_out[row] != 0) return;
     constexpr int parts = Gated ? 2 : 1;
     const T *from = static_cast<const T *>(a.x) + row * parts * a.width;
     Packed8<T> gates[Vectors], ups[Vectors];

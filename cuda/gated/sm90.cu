@@ -7,10 +7,12 @@
 // the other computes activations.
 //
 // What adapters add to both products comes after a tile's stages, in stages of its own, which have t of the CTA's rows and B
-// of an adapter. The CTAs of a cluster have as many of these, though each loads its own rows' adapters.
+// of as many adapters as fit. The CTAs of a cluster have as many of these, though each loads its own rows' adapters.
 //
 // If the last turn has tiles for half of the clusters or fewer, these tiles are cut in half: 64
 // rows per CTA.
+#include <algorithm>
+
 #include "adapters/registers.cuh"
 #include "adapters/tile.cuh"
 #include "attention/hopper.cuh"
@@ -53,6 +55,8 @@ struct Adapted {
     const void *t; // [t_rows, t_stride] of the element's type
     int32_t t_rows, t_stride;
     int32_t parts; // of a stage: both, or one after the other
+    int32_t each;  // adapters of a stage, a power of two
+    int32_t apart; // bytes from an adapter's B to the next
 
     static constexpr int32_t kMostRanks = 64; // of t where a stage has both
 };
@@ -81,10 +85,10 @@ __device__ __forceinline__ void for_each_tile(const Shape &s, const Act &act) {
 
 using Ring = StageRing<kStages, kStage, kBarriers>;
 
-// The adapters of a CTA's rows, read ahead: those that come next are there when they are needed.
+// How many adapters there are to add.
 struct Adapters {
     int32_t own = 0, all = 0; // of this CTA's rows; stages' worth: of either CTA's
-    const AdapterEntry *const *next = nullptr;
+    const AdapterEntry *const *first = nullptr;
 
     __device__ Adapters(const Adapted &a, const Shape &s, const Tile &tile) {
         const int32_t blocks = (s.rows + kAdapterBlock - 1) / kAdapterBlock;
@@ -93,15 +97,33 @@ struct Adapters {
         all = own;
         if (other < blocks) all = max(all, __ldg(a.work.block_counts + other));
         if (tile.row >= a.t_rows) own = 0; // as of half tiles beyond the last row
-        next = a.work.block_entries + int64_t{block} * kAdapterBlock;
+        first = a.work.block_entries + int64_t{block} * kAdapterBlock;
     }
 };
 static_assert(kAdapterBlock == kRows);
 
-// An adapter's part as its stage has it: t's rows, then where W's halves are in other stages B of gate and of up. Where t is
+// Of 32 of them, one a lane.
+struct LaneAdapter {
+    const AdapterEntry *entry = nullptr; // of the adapter; null: there is none
+    const unsigned char *b = nullptr;
+    AdapterPart parts[2] = {};
+
+    __device__ LaneAdapter(const Adapted &a, const Adapters &adapters, int32_t begin) {
+        const int32_t own = begin + static_cast<int32_t>(threadIdx.x % 32);
+        if (own >= adapters.own) return;
+        entry = load_entry(adapters.first + own);
+        const AdapterEntry *const of_product = entry + a.product;
+        b = reinterpret_cast<const unsigned char *>(
+            __ldg(reinterpret_cast<const unsigned long long *>(&of_product->b)));
+        parts[0] = load_part(of_product, 0);
+        parts[1] = load_part(of_product, 1);
+    }
+};
+
+// Parts as their stage has them: t's rows, then where W's halves are in other stages the adapters' B of gate and of up. Where t is
 // too wide for that, B of one of the two comes right after it.
-__device__ __forceinline__ uint32_t place_of_b(const Adapted &a, int part) {
-    return a.parts == 1 ? 2 * kX : kX + part * kHalfOfW;
+__device__ __forceinline__ uint32_t place_of_b(const Adapted &a, int part, int32_t adapter) {
+    return (a.parts == 1 ? 2 * kX : kX + part * kHalfOfW) + adapter % a.each * a.apart;
 }
 
 // How many rows of t the CTA has.
@@ -109,80 +131,77 @@ __device__ __forceinline__ uint32_t rows_of_t(const Adapted &a, const Tile &tile
     return min(tile.half ? kRows / 2 : kRows, a.t_rows - tile.row);
 }
 
+// Run by a warp; its first thread waits and announces, and the thread of an adapter loads its B.
 __device__ void feed_adapters(const Adapted &a, const Tile &tile, const Adapters &adapters,
                               Ring *place) {
-    const AdapterEntry *entry = adapters.own > 0 ? load_entry(adapters.next) : nullptr;
-    for (int32_t i = 0; i < adapters.all; ++i) {
-        const AdapterEntry *const own = entry + a.product;
-        AdapterPart parts[2] = {};
-        const unsigned char *b = nullptr;
-        if (i < adapters.own) {
-            b = reinterpret_cast<const unsigned char *>(
-                __ldg(reinterpret_cast<const unsigned long long *>(&own->b)));
-            parts[0] = load_part(own, 0);
-            parts[1] = load_part(own, 1);
-        }
-        if (i + 1 < adapters.own) entry = load_entry(adapters.next + i + 1);
-        for (int first = 0; first < 2; first += a.parts) {
-            barrier_wait(place->empty(), place->phase ^ 1);
-            const uint32_t rows = rows_of_t(a, tile), of_t = rows * a.t_stride * 2;
-            uint32_t bytes = 0;
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+    for (int32_t begin = 0; begin < adapters.all; begin += 32) {
+        const LaneAdapter own(a, adapters, begin);
+        for (int32_t turn = 0; turn < min(adapters.all - begin, 32); turn += a.each) {
+            const bool now = lane >= turn && lane < turn + a.each;
+            for (int first = 0; first < 2; first += a.parts) {
+                uint32_t bytes = 0;
 #pragma unroll
-            for (int p = 0; p < 2; ++p) {
-                if (p >= first && p < first + a.parts) bytes += parts[p].rank * kColumns * 2;
-            }
-            if (bytes == 0) { // its rows have no such adapter
-                barrier_arrive(place->full());
+                for (int p = 0; p < 2; ++p) {
+                    const bool loads = now && p >= first && p < first + a.parts;
+                    if (loads) bytes += own.parts[p].rank * kColumns * 2;
+                }
+                const uint32_t all = __reduce_add_sync(~0u, bytes);
+                if (lane == 0) {
+                    barrier_wait(place->empty(), place->phase ^ 1);
+                    if (all == 0) { // its rows have no such adapters
+                        barrier_arrive(place->full());
+                    } else {
+                        const uint32_t of_t = rows_of_t(a, tile) * a.t_stride * 2;
+                        barrier_expect(place->full(), of_t + all);
+                        bulk_copy(place->stage(),
+                                  static_cast<const unsigned char *>(a.t) +
+                                      int64_t{tile.row} * a.t_stride * 2,
+                                  of_t, place->full());
+                    }
+                }
+                __syncwarp();
+#pragma unroll
+                for (int p = 0; p < 2; ++p) {
+                    const int32_t rank = own.parts[p].rank;
+                    if (!now || p < first || p >= first + a.parts || rank == 0) continue;
+                    bulk_copy(place->stage() + place_of_b(a, p, lane),
+                              own.b + int64_t{16} * own.parts[p].b_units +
+                                  int64_t{tile.column} * rank * 2,
+                              rank * kColumns * 2, place->full());
+                }
                 place->advance();
-                continue;
             }
-            barrier_expect(place->full(), of_t + bytes);
-            bulk_copy(place->stage(),
-                      static_cast<const unsigned char *>(a.t) + int64_t{tile.row} * a.t_stride * 2,
-                      of_t, place->full());
-#pragma unroll
-            for (int p = 0; p < 2; ++p) {
-                const int32_t rank = parts[p].rank;
-                if (p < first || p >= first + a.parts || rank == 0) continue;
-                bulk_copy(place->stage() + place_of_b(a, p),
-                          b + int64_t{16} * parts[p].b_units + int64_t{tile.column} * rank * 2,
-                          rank * kColumns * 2, place->full());
-            }
-            place->advance();
         }
     }
 }
 
-// Run by one thread. A stage must be free in both CTAs before its half of W is loaded to both.
+// Run by one thread, and with adapters by its warp. A stage must be free in both CTAs before its half of W is loaded to both.
 template <bool WithAdapters> __device__ void feed(const CUtensorMap &x, const CUtensorMap &w,
                                                   const Shape &s, const Adapted &a, Ring place) {
     const auto rank = static_cast<int32_t>(cluster_rank());
+    const bool loads = !WithAdapters || threadIdx.x % 32 == 0;
     for_each_tile(s, [&](const Tile &tile) {
         const int32_t of_w = tile.column + rank * s.width;
         for (int32_t step = 0; step < s.steps; ++step) {
-            barrier_wait(place.empty(), place.phase ^ 1);
-            barrier_expect(place.full(), kStage);
-            load_box(place.stage(), x, step * kOfStep, tile.row, place.full());
-            load_box_to(3, place.stage() + kX + rank * kHalfOfW, w, step * kOfStep, of_w,
-                        place.full());
+            if (loads) {
+                barrier_wait(place.empty(), place.phase ^ 1);
+                barrier_expect(place.full(), kStage);
+                load_box(place.stage(), x, step * kOfStep, tile.row, place.full());
+                load_box_to(3, place.stage() + kX + rank * kHalfOfW, w, step * kOfStep, of_w,
+                            place.full());
+            }
             place.advance();
         }
         if constexpr (WithAdapters) feed_adapters(a, tile, Adapters(a, s, tile), &place);
     });
 }
 
-// A warp is done with the stage, which the next loads of both CTAs will overwrite.
-__device__ __forceinline__ void release(uint32_t barrier) {
-    __syncwarp();
-    const uint32_t lane = threadIdx.x % 32;
-    if (lane < 2) barrier_arrive_at(barrier, lane);
-}
-
 // Passes over a tile's stages without using them.
 __device__ __forceinline__ void pass(Ring *place, int steps) {
     for (int s = 0; s < steps; ++s) {
         barrier_wait(place->full(), place->phase);
-        release(place->empty());
+        release_in_all<2>(place->empty());
         place->advance();
     }
 }
@@ -202,13 +221,13 @@ template <typename T> __device__ __forceinline__ void multiply(Ring *place, int 
         wgmma_commit();
         if (s > 0) {
             wgmma_wait<1>();
-            release(before);
+            release_in_all<2>(before);
         }
         before = place->empty();
         place->advance();
     }
     wgmma_wait<0>();
-    release(before);
+    release_in_all<2>(before);
 }
 
 template <typename T, Activation F>
@@ -240,38 +259,37 @@ __device__ __forceinline__ void store(const CUtensorMap &y, const Tile &tile, in
     }
 }
 
-// What their adapters add to the warpgroup's rows of gate and up. entry: of the row lane % 16 of the warp's, or null.
+// What their adapters add to the warpgroup's rows of gate and up. entry: of the row lane % 16 of the warp's, or null. next: of the
+// first 32 adapters.
 template <typename T>
 __device__ __forceinline__ void add_adapters(const Adapted &a, const Adapters &adapters,
-                                             const AdapterEntry *entry, int group, Ring *place,
-                                             float (&sums)[kColumns]) {
+                                             LaneAdapter next, const AdapterEntry *entry, int group,
+                                             Ring *place, float (&sums)[kColumns]) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const int32_t row = group * 64 + static_cast<int32_t>(threadIdx.x % 128 / 32) * 16;
     const auto mine = reinterpret_cast<unsigned long long>(entry);
-    for (int32_t i = 0; i < adapters.all; ++i) {
-        uint32_t members = 0;
-        AdapterPart parts[2] = {};
-        if (i < adapters.own) {
-            const AdapterEntry *const first = load_entry(adapters.next + i);
-            members =
-                __ballot_sync(~0u, mine == reinterpret_cast<unsigned long long>(first)) & 0xffff;
-            parts[0] = load_part(first + a.product, 0);
-            parts[1] = load_part(first + a.product, 1);
-        }
+    for (int32_t i = 0; i < adapters.all; i += a.each) {
+        if (i > 0 && i % 32 == 0) next = LaneAdapter(a, adapters, i);
         for (int first = 0; first < 2; first += a.parts) {
             barrier_wait(place->full(), place->phase);
-            if (members != 0) {
-                const unsigned char *const stage = shared + (place->stage() - place->base);
+            const unsigned char *const stage = shared + (place->stage() - place->base);
+            for (int32_t j = i; j < min(i + a.each, adapters.own); ++j) {
+                const auto other =
+                    __shfl_sync(~0u, reinterpret_cast<unsigned long long>(next.entry), j % 32);
+                const uint32_t members = __ballot_sync(~0u, mine == other) & 0xffff;
+                if (members == 0) continue;
 #pragma unroll
                 for (int p = 0; p < 2; ++p) {
-                    if (p < first || p >= first + a.parts || parts[p].rank == 0) continue;
+                    const int32_t rank = __shfl_sync(~0u, next.parts[p].rank, j % 32);
+                    const int32_t column = __shfl_sync(~0u, next.parts[p].first, j % 32);
+                    if (p < first || p >= first + a.parts || rank == 0) continue;
                     const T *t = reinterpret_cast<const T *>(stage) + row * a.t_stride;
-                    add_adapted<T, kColumns / 8>(t + parts[p].first, a.t_stride,
-                                                 stage + place_of_b(a, p), parts[p].rank, members,
+                    add_adapted<T, kColumns / 8>(t + column, a.t_stride,
+                                                 stage + place_of_b(a, p, j), rank, members,
                                                  sums + p * (kColumns / 2));
                 }
             }
-            release(place->empty());
+            release_in_all<2>(place->empty());
             place->advance();
         }
     }
@@ -285,7 +303,7 @@ __device__ void compute(const CUtensorMap &y, const Shape &s, const Adapted &a, 
         if (tile.half && group == 1) {
             pass(&place, s.steps);
             if constexpr (WithAdapters) {
-                pass(&place, Adapters(a, s, tile).all * (2 / a.parts));
+                pass(&place, (Adapters(a, s, tile).all + a.each - 1) / a.each * (2 / a.parts));
             }
             return;
         }
@@ -295,9 +313,11 @@ __device__ void compute(const CUtensorMap &y, const Shape &s, const Adapted &a, 
             const int32_t row =
                 tile.row + group * 64 +
                 static_cast<int32_t>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 16);
+            // Read ahead.
             const AdapterEntry *entry = row < s.rows ? load_entry(a.work.entries + row) : nullptr;
+            const LaneAdapter next(a, adapters, 0);
             multiply<T>(&place, s.steps, group, sums);
-            add_adapters<T>(a, adapters, entry, group, &place, sums);
+            add_adapters<T>(a, adapters, next, entry, group, &place, sums);
         } else {
             multiply<T>(&place, s.steps, group, sums);
         }
@@ -325,7 +345,7 @@ template <typename T, Activation F, bool WithAdapters> __global__ void __cluster
     cluster_sync();
     if (threadIdx.x >= kConsumers) {
         registers_fewer<40>();
-        if (threadIdx.x < kConsumers + 32 && elect_one()) {
+        if (threadIdx.x < kConsumers + 32 && (WithAdapters || elect_one())) {
             feed<WithAdapters>(x, w, shape, adapted, place);
         }
         __syncwarp();
@@ -363,7 +383,11 @@ cudaError_t launch(const GatedArguments &a, int sms, cudaStream_t stream) {
     Adapted adapted{};
     if (const AdapterArguments *of = a.adapters; of != nullptr) {
         const int32_t parts = of->t_stride <= Adapted::kMostRanks ? 2 : 1;
-        adapted = {of->work, of->product, of->t, of->t_rows, of->t_stride, parts};
+        // With both parts, W's halves have room for some.
+        const int32_t apart = std::max(of->most_of_part, 8) * kColumns * 2;
+        int32_t each = 1;
+        while (parts == 2 && 2 * each * apart <= kHalfOfW) each *= 2;
+        adapted = {of->work, of->product, of->t, of->t_rows, of->t_stride, parts, each, apart};
     }
     return launch_with_shared(kernel, ctas, kThreads, kShared, stream, x, w, y, shape, adapted);
 }

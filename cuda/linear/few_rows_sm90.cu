@@ -126,13 +126,6 @@ template <int N> __device__ void feed(const CUtensorMap &x, const CUtensorMap &w
     });
 }
 
-// A warp is done with the stage, which both CTAs fill.
-__device__ __forceinline__ void release(uint32_t barrier) {
-    __syncwarp();
-    const uint32_t lane = threadIdx.x % 32;
-    if (lane < kCtas) barrier_arrive_at(barrier, lane);
-}
-
 template <int N> __device__ __forceinline__ void
 multiply(typename Layout<N>::Ring *place, int steps, int group, float (&sums)[N / 2]) {
     float made[N / 2];
@@ -147,7 +140,7 @@ multiply(typename Layout<N>::Ring *place, int steps, int group, float (&sums)[N 
         }
         wgmma_commit();
         wgmma_wait<0>();
-        release(place->empty());
+        release_in_all<kCtas>(place->empty());
         place->advance();
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) {
@@ -209,13 +202,6 @@ take(const Epilogue &e, const Shape &s, int32_t left, int group, float (&sums)[N
             sums[4 * j + 3] += four.w;
         }
     }
-}
-
-__device__ __forceinline__ float2 unpack(uint32_t two, __nv_bfloat16) {
-    return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162 &>(two));
-}
-__device__ __forceinline__ float2 unpack(uint32_t two, __half) {
-    return __half22float2(reinterpret_cast<const __half2 &>(two));
 }
 
 // The scales of the warpgroup's tile, read before its stages are multiplied: of the thread's two rows of W, by alpha; those of x

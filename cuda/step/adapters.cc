@@ -9,8 +9,9 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr uint8_t kAny = 1, kTall = 2; // form(); of the wanted rows to the left
-constexpr uint8_t kMerged = 8;
+// form(). What lists are like: of the wanted rows by kOfWanted to the left.
+constexpr uint16_t kAny = 1, kMerged = 2, kTall = 4, kFew = 8, kOthers = 16, kWithout = 32;
+constexpr int kOfWanted = 4;
 
 int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 int64_t entry_bytes(const AdapterLayout &layout) {
@@ -288,8 +289,8 @@ bool StepAdapters::run_merged(int32_t slot, int64_t tokens) {
 
 // ---- A step -------------------------------------------------------------------------------------
 
-// The section: how many tiles all rows and the wanted ones have; the rows' entries, rows and tiles of both, those of all
-// tokens last, which alone are of a length that the step's size does not give: steps of one size read at the same places.
+// The section: how many tiles all rows and the wanted ones have, of few rows and others; the rows' entries, rows and tiles of both,
+// those of all tokens last, which alone are of a length that the step's size does not give: steps of one size read at the same places.
 Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
                            int64_t wanted_rows, bool gather, StepInput *input, Staging *staging) {
     bool any = false, several = false;
@@ -308,7 +309,7 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     }
     const bool merged = !several && run_merged(alone, static_cast<int64_t>(batch.tokens.size()));
     if (merged) any = merged_.leaves_any();
-    form_ = static_cast<uint8_t>((merged ? kMerged : 0) | (any ? kAny : 0));
+    form_ = static_cast<uint16_t>((merged ? kMerged : 0) | (any ? kAny : 0));
     use_.merged_batches += merged ? 1 : 0;
     slot_of_row_.clear();
     if (!any) return input->stage_room<int32_t>(kAdapters, 0, staging).status();
@@ -316,17 +317,23 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     for (const ContextNode &node : batch.nodes) {
         std::fill_n(slot_of_row_.begin() + node.token_begin, node.token_count, node.adapter);
     }
-    all_.list(slot_of_row_, entries_, reproducible_);
+    const bool short_alone = reproducible_ || element_ == DType::f32;
+    all_.list(slot_of_row_, entries_, short_alone);
     slot_of_wanted_.clear();
     if (gather) {
         for (const int32_t token : wanted) {
             slot_of_wanted_.push_back(slot_of_row_[static_cast<size_t>(token)]);
         }
     }
-    wanted_.list(slot_of_wanted_, entries_, reproducible_);
-    const auto kind = [](const AdapterLists &lists) { return lists.tall ? kTall : 0; };
-    form_ = static_cast<uint8_t>((form_ & kMerged) | kAny | kind(all_) |
-                                 (gather ? kind(wanted_) << 1 : 0));
+    wanted_.list(slot_of_wanted_, entries_, short_alone);
+    const auto kind = [](const AdapterLists &lists) {
+        const bool others = lists.few < static_cast<int32_t>(lists.tiles.size());
+        const bool without = lists.rows.size() < lists.entries.size();
+        return (lists.tall ? kTall : 0) | (lists.few > 0 ? kFew : 0) | (others ? kOthers : 0) |
+               (without ? kWithout : 0);
+    };
+    form_ = static_cast<uint16_t>((form_ & kMerged) | kAny | kind(all_) |
+                                  (gather ? kind(wanted_) << kOfWanted : 0));
     constexpr auto tile = static_cast<int64_t>(sizeof(AdapterTile));
     constexpr auto entry = static_cast<int64_t>(sizeof(const AdapterEntry *));
     const int64_t others = gather ? wanted_rows : 0;
@@ -335,7 +342,9 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     of_all_.entries = of_wanted_.entries + align(entry * others);
     of_wanted_.block_counts = of_all_.entries + align(entry * tokens);
     of_all_.block_counts = of_wanted_.block_counts + align(4 * blocks(others));
-    of_wanted_.rows = of_all_.block_counts + align(4 * blocks(tokens));
+    of_wanted_.in_others = of_all_.block_counts + align(4 * blocks(tokens));
+    of_all_.in_others = of_wanted_.in_others + align(others);
+    of_wanted_.rows = of_all_.in_others + align(tokens);
     of_all_.rows = of_wanted_.rows + align(4 * others);
     of_wanted_.block_entries = of_all_.rows + align(4 * tokens);
     of_all_.block_entries =
@@ -347,8 +356,8 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
     // Rows of padding have no adapter.
     std::memset(to, 0, static_cast<size_t>(of_wanted_.rows));
     const auto put = [&](const Places &places, const AdapterLists &lists, int64_t place) {
-        const auto count = static_cast<int32_t>(lists.tiles.size());
-        std::memcpy(to + place, &count, sizeof count);
+        const int32_t counts[2] = {lists.few, static_cast<int32_t>(lists.tiles.size()) - lists.few};
+        std::memcpy(to + place, counts, sizeof counts);
         const auto copy = [&](int64_t at, const auto &values) {
             if (values.empty()) return;
             std::memcpy(to + at, values.data(), values.size() * sizeof(values[0]));
@@ -356,11 +365,12 @@ Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wan
         copy(places.entries, lists.entries);
         copy(places.rows, lists.rows);
         copy(places.block_counts, lists.block_counts);
+        copy(places.in_others, lists.in_others);
         copy(places.block_entries, lists.block_entries);
         copy(places.tiles, lists.tiles);
     };
     put(of_all_, all_, 0);
-    put(of_wanted_, wanted_, 4);
+    put(of_wanted_, wanted_, 8);
     return {};
 }
 
@@ -402,7 +412,10 @@ bool StepAdapters::changes(size_t product) const {
 const std::vector<DeviceLayer> *StepAdapters::merged() const {
     return (form_ & kMerged) != 0 ? &merged_.layers() : nullptr;
 }
-bool StepAdapters::is_merged(uint8_t form) { return (form & kMerged) != 0; }
+bool StepAdapters::all_in_others(bool wanted) const {
+    return ((wanted ? form_ >> kOfWanted : form_) & (kFew | kWithout)) == 0;
+}
+bool StepAdapters::is_merged(uint16_t form) { return (form & kMerged) != 0; }
 
 bool StepAdapters::changes_experts() const {
     return std::any_of(ranks_.begin() + static_cast<std::ptrdiff_t>(model_.head()) + 1,
@@ -412,14 +425,19 @@ bool StepAdapters::changes_experts() const {
 AdapterWork StepAdapters::work(bool wanted, const StepInput &input) const {
     const auto *section = input.at<std::byte>(kAdapters);
     const Places &places = wanted ? of_wanted_ : of_all_;
-    const int form = wanted ? form_ >> 1 : form_;
-    return {reinterpret_cast<const int32_t *>(section) + (wanted ? 1 : 0),
+    const int form = wanted ? form_ >> kOfWanted : form_;
+    const auto *const counts = reinterpret_cast<const int32_t *>(section) + (wanted ? 2 : 0);
+    return {counts + 1,
             reinterpret_cast<const AdapterTile *>(section + places.tiles),
             reinterpret_cast<const int32_t *>(section + places.rows),
             reinterpret_cast<const AdapterEntry *const *>(section + places.entries),
             (form & kTall) != 0,
             reinterpret_cast<const int32_t *>(section + places.block_counts),
-            reinterpret_cast<const AdapterEntry *const *>(section + places.block_entries)};
+            reinterpret_cast<const AdapterEntry *const *>(section + places.block_entries),
+            counts,
+            (form & kFew) != 0,
+            (form & kOthers) != 0,
+            reinterpret_cast<const uint8_t *>(section + places.in_others)};
 }
 
 AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInput &input) const {

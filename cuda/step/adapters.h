@@ -86,7 +86,7 @@ class StepAdapters {
     Status wait(cudaStream_t stream);
 
     // Steps of one form and size are the same launches, until layers are merged anew. 0: no row has an adapter.
-    uint8_t form() const { return form_; }
+    uint16_t form() const { return form_; }
     // Whether the staged step has launches beside this product; of experts, their first's.
     bool changes(size_t product) const;
 
@@ -98,10 +98,12 @@ class StepAdapters {
     const std::vector<DeviceLayer> *merged() const;
     // The staged step is the first on layers that have been merged anew: other steps' graphs of such forms are out of date.
     bool merged_anew() const { return merged_anew_; }
-    static bool is_merged(uint8_t form);
+    static bool is_merged(uint16_t form);
     const AdapterUse &use() const { return use_; }
     // Whether adapters change any experts, since one was loaded that does.
     bool changes_experts() const;
+    // Whether all rows of the staged step are in_others (AdapterWork), or all wanted ones of a step that gathers.
+    bool all_in_others(bool wanted) const;
     // The staged step's, of all rows or of the wanted ones of a step that gathers.
     AdapterWork work(bool wanted, const StepInput &input) const;
 
@@ -139,7 +141,7 @@ class StepAdapters {
     };
     // Where the staged step's lists are, of all rows or of the wanted ones, in bytes from the section's beginning.
     struct Places {
-        int64_t entries, rows, block_counts, block_entries, tiles;
+        int64_t entries, rows, block_counts, block_entries, in_others, tiles;
     };
 
     Status start();
@@ -176,7 +178,7 @@ class StepAdapters {
     std::vector<int32_t> slot_of_row_, slot_of_wanted_;
     AdapterLists all_, wanted_;
     Places of_all_{}, of_wanted_{};
-    uint8_t form_ = 0;
+    uint16_t form_ = 0;
 };
 
 } // namespace batchllm::cuda

@@ -126,6 +126,9 @@ Status StepExperts::run_adapted(const GroupedArguments &product,
     work.tile_count = adapted_tile_count_.as<int32_t>();
     work.tiles = adapted_tiles_.as<AdapterTile>();
     work.rows = nullptr;
+    work.few_count = nullptr;
+    work.has_few = false;
+    work.has_others = true;
     ASSIGN_OR_RETURN(const AdapterArguments change,
                      adapters.shrink({number, whole, Scaling::none, turns, false, product.y,
                                       element_, 1, &work, x_rows},

@@ -9,6 +9,7 @@
 #include "elementwise/elementwise.h"
 #include "elementwise/layer_inputs.h"
 #include "elementwise/quantize.h"
+#include "gated/adapted_activation.h"
 #include "gated/gated.h"
 #include "step/adapted_product.h"
 
@@ -20,13 +21,11 @@ constexpr DeviceNorm kNoNorm;
 } // namespace
 
 // In reproducible steps products are cuBLASLt's alone, whatever the number of rows is. What is in e4m3 is faster with two
-// launches (docs/lab/engine.md). What adapters add costs less in one product.
+// launches (docs/lab/engine.md).
 bool Feeds::in_one_product(const DeviceLayer &w, const FeedForward &f, int64_t rows,
                            const AdapterArguments *adapters) const {
-    constexpr int64_t least_adapted = 256; // tokens
     return parts_.options.has_gated_products() &&
-           (adapters == nullptr || takes_gated_adapters(*adapters)) &&
-           rows >= (adapters != nullptr ? least_adapted : least_gated_tokens) &&
+           (adapters == nullptr || takes_gated_adapters(*adapters)) && rows >= least_gated_tokens &&
            w.gate_up.scaling == Scaling::none && w.down.scaling == Scaling::none &&
            takes_gated(parts_.element(), f);
 }
@@ -58,8 +57,10 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
         gate_up = own.w;
         rows_of_x = own.x;
     }
-    const StepAdapters::Addition addition{place.number(),       x,       Scaling::none,    rows,
-                                          of.wanted != nullptr, nullptr, parts_.element(), 1};
+    void *const gate_and_up = buffers.gate_up.data();
+    const bool wanted = of.wanted != nullptr;
+    const StepAdapters::Addition addition{place.number(), x,           gate_up.scaling,  rows,
+                                          wanted,         gate_and_up, parts_.element(), 1};
     AdapterArguments adapters;
     if (adapted) adapters = parts_.adapters.arguments(addition, parts_.input);
     const AdapterArguments *const changes = adapted ? &adapters : nullptr;
@@ -79,21 +80,40 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
         RETURN_IF_CUDA(launch_gated_sm90(product, parts_.options.attention.sms, stream));
         return parts_.profile.mark(Part::gate_up, stream);
     }
-    RETURN_IF_ERROR(run_adapted(
-        parts_, &products_, {gate_up, rows_of_x, buffers.gate_up.data(), parts_.element(), false},
-        place, rows, of.wanted != nullptr, stream, &x));
-    RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
-    const ActivationArguments activation{
-        parts_.element(),           f.activation,   bool(f.gate),
-        buffers.gate_up.data(),     w.gate_up_bias, buffers.activated.data(),
-        static_cast<int32_t>(rows), f.width,        w.curve};
-    if (w.down.scaling == Scaling::none) {
-        RETURN_IF_CUDA(launch_activation(activation, stream));
+    const StepProduct product{gate_up, rows_of_x, gate_and_up, parts_.element(), false};
+    ActivationArguments activation{parts_.element(),
+                                   f.activation,
+                                   bool(f.gate),
+                                   gate_and_up,
+                                   w.gate_up_bias,
+                                   buffers.activated.data(),
+                                   static_cast<int32_t>(rows),
+                                   f.width,
+                                   w.curve};
+    const bool in_e4m3 = w.down.scaling != Scaling::none;
+    const RowScales scales =
+        residual_.scales_of(buffers.activated_scales.as<float>(), w.down.scaling, rows);
+    if (adapted && adapters.work.has_others && parts_.options.has_gated_products() &&
+        w.down.scaling != Scaling::blocks && takes_adapted_activation(adapters, activation)) {
+        RETURN_IF_ERROR(parts_.adapters.shrink(addition, parts_.input, stream).status());
+        RETURN_IF_ERROR(products_.run(product, rows, stream));
+        RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
+        RETURN_IF_CUDA(launch_adapted_activation(adapters, activation,
+                                                 in_e4m3 ? scales.data : nullptr,
+                                                 parts_.options.attention.sms, stream));
+        if (parts_.adapters.all_in_others(wanted)) {
+            return parts_.profile.mark(Part::activation, stream);
+        }
+        AdapterArguments few = adapters;
+        few.work.has_others = false;
+        if (few.work.has_few) RETURN_IF_ERROR(parts_.adapters.expand(few, stream));
+        activation.left_out = adapters.work.in_others;
     } else {
-        const RowScales scales =
-            residual_.scales_of(buffers.activated_scales.as<float>(), w.down.scaling, rows);
-        RETURN_IF_CUDA(launch_activation_e4m3(activation, scales, stream));
+        RETURN_IF_ERROR(run_adapted(parts_, &products_, product, place, rows, wanted, stream, &x));
+        RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));
     }
+    RETURN_IF_CUDA(in_e4m3 ? launch_activation_e4m3(activation, scales, stream)
+                           : launch_activation(activation, stream));
     return parts_.profile.mark(Part::activation, stream);
 }
 

@@ -45,7 +45,7 @@ class Graphs {
         bool gather;
         std::vector<uint8_t> states;    // StepStates::form()
         std::vector<uint8_t> attention; // StepAttention::form()
-        uint8_t adapters;               // StepAdapters::form()
+        uint16_t adapters;              // StepAdapters::form()
         bool operator==(const Shape &) const = default;
     };
     static constexpr int64_t kMostGraphs = 64;

@@ -5,6 +5,7 @@
 
 #include "adapters/adapters.h"
 #include "adapters/work.h"
+#include "gated/adapted_activation.h"
 #include "gated/gated.h"
 #include "seed.h"
 
@@ -140,6 +141,30 @@ struct Made {
     }
 };
 
+// How an adapter's rows are cut. mixed: every other adapter's in tiles of few rows, the others' in short ones.
+enum class Tiles { low, tall, mixed };
+
+// -> what AdapterLists::few is then.
+int32_t cut(std::vector<AdapterTile> *tiles, Tiles kind, const AdapterEntry *entries) {
+    std::vector<AdapterTile> few, others;
+    for (const AdapterTile &tile : *tiles) {
+        if (kind == Tiles::mixed && (tile.entries - entries) / 2 % 2 == 0) {
+            for (int32_t i = 0; i < tile.count; i += kFewRows) {
+                few.push_back({tile.entries, tile.begin + i, std::min(kFewRows, tile.count - i)});
+            }
+        } else if (kind == Tiles::tall && !others.empty() &&
+                   others.back().entries == tile.entries &&
+                   others.back().count + tile.count <= kTallTile) { // an adapter's tiles together
+            others.back().count += tile.count;
+        } else {
+            others.push_back(tile);
+        }
+    }
+    *tiles = few;
+    tiles->insert(tiles->end(), others.begin(), others.end());
+    return static_cast<int32_t>(few.size());
+}
+
 // x and y of so many rows, and what they are multiplied with.
 struct Job {
     const Shape &s;
@@ -192,9 +217,14 @@ struct Job {
         scales_there.emplace(scales, DType::f32);
     }
 
-    // Of the rows that are `kept`, in lists of which all are tall or short.
-    // gated: instead of y what gate and up make, of W = 0.
-    std::vector<float> run(const std::vector<bool> &kept, bool tall, bool gated = false) const {
+    enum class Ends {
+        in_y,
+        gated,    // what gate and up make, of W = 0
+        activated // y's
+    };
+    // Of the rows that are `kept`.
+    std::vector<float> run(const std::vector<bool> &kept, Tiles kind,
+                           Ends ends = Ends::in_y) const {
         std::vector<int32_t> chosen = slots;
         for (size_t i = 0; i < chosen.size(); ++i) {
             if (!kept[i]) chosen[i] = -1;
@@ -205,21 +235,10 @@ struct Job {
             of_slots.push_back(entries.as<AdapterEntry>() + 2 * i);
         }
         lists.list(chosen, of_slots, true);
-        if (tall) { // an adapter's tiles together
-            std::vector<AdapterTile> joined;
-            for (const AdapterTile &tile : lists.tiles) {
-                if (!joined.empty() && joined.back().entries == tile.entries &&
-                    joined.back().count + tile.count <= kTallTile) {
-                    joined.back().count = static_cast<int16_t>(joined.back().count + tile.count);
-                } else {
-                    joined.push_back(tile);
-                }
-            }
-            lists.tiles = joined;
-        }
+        const int32_t few = cut(&lists.tiles, kind, entries.as<AdapterEntry>());
+        const auto all = static_cast<int32_t>(lists.tiles.size());
         const DeviceMemory there_rows = upload(lists.rows), there_tiles = upload(lists.tiles);
-        const DeviceMemory count =
-            upload(std::vector<int32_t>{static_cast<int32_t>(lists.tiles.size())});
+        const DeviceMemory counts = upload(std::vector<int32_t>{few, all - few});
         const Array y(before, s.y_type);
         const DeviceMemory of_rows = upload(lists.entries);
         const DeviceMemory block_counts = upload(lists.block_counts),
@@ -228,13 +247,16 @@ struct Job {
         const Array t(int64_t{adapter_ranges(s.columns)} * (rows() + 3) * stride, DType::f32);
         AdapterArguments a{};
         a.element = s.element;
-        a.work = {count.as<int32_t>(),
+        a.work = {counts.as<int32_t>() + 1,
                   there_tiles.as<AdapterTile>(),
                   there_rows.as<int32_t>(),
                   of_rows.as<const AdapterEntry *>(),
-                  tall,
+                  kind == Tiles::tall,
                   block_counts.as<int32_t>(),
-                  block_entries.as<const AdapterEntry *>()};
+                  block_entries.as<const AdapterEntry *>(),
+                  counts.as<int32_t>(),
+                  few > 0,
+                  few < all};
         a.product = 1;
         a.most_ranks = most;
         a.most_of_part = most_of_part;
@@ -245,8 +267,8 @@ struct Job {
         a.x_scale_stride = rows();
         a.t = t.data();
         // Half of the jobs have t in ranges, as other devices do.
-        a.whole =
-            (gated || rows() % 2 == 0) && adapter_sums_can_be_whole(s.element, s.scaling, hopper);
+        a.whole = (ends == Ends::gated || rows() % 2 == 0) &&
+                  adapter_sums_can_be_whole(s.element, hopper);
         a.t_rows = rows() + 3;
         a.t_stride = stride;
         a.y = y.data();
@@ -258,7 +280,8 @@ struct Job {
         }
         a.alpha = s.alpha;
         check(launch_adapter_shrink(a, sms, nullptr));
-        if (gated) {
+        if (ends == Ends::activated) return activate(a);
+        if (ends == Ends::gated) {
             const int32_t width = s.width() / 2;
             const Array zeros(std::vector<float>(size_t(s.width()) * size_t(s.columns)), s.element);
             const Array out(int64_t{rows()} * width, s.element);
@@ -270,6 +293,31 @@ struct Job {
         }
         check(launch_adapter_expand(a, sms, nullptr));
         return y.read();
+    }
+
+    // 0 in rows that are left as they are. Where x is in e4m3, what is activated is, too.
+    std::vector<float> activate(const AdapterArguments &a) const {
+        const int32_t width = s.width() / 2;
+        const auto count = size_t(rows()) * size_t(width);
+        const Array out(int64_t{rows()} * width, s.element);
+        const DeviceMemory of_rows = upload(std::vector<float>(size_t(rows()), 1));
+        const DeviceMemory to_codes = upload(std::vector<uint8_t>(count, 0));
+        const bool in_e4m3 = s.scaling != Scaling::none;
+        void *const to = in_e4m3 ? static_cast<void *>(to_codes.data()) : out.data();
+        check(cudaMemset(out.data(), 0, 2 * count));
+        const ActivationArguments activation{s.element, Activation::silu, true, a.y, nullptr,
+                                             to,        rows(),           width};
+        assert_true(takes_adapted_activation(a, activation));
+        check(launch_adapted_activation(a, activation, in_e4m3 ? of_rows.as<float>() : nullptr, sms,
+                                        nullptr));
+        if (!in_e4m3) return out.read();
+        const auto codes_of_rows = download<uint8_t>(to_codes, count);
+        const auto scales_of_rows = download<float>(of_rows, size_t(rows()));
+        std::vector<float> got;
+        for (size_t i = 0; i < count; ++i) {
+            got.push_back(e4m3_to_float(codes_of_rows[i]) * scales_of_rows[i / size_t(width)]);
+        }
+        return got;
     }
 
     std::vector<double> wanted() const {
@@ -308,27 +356,29 @@ struct Job {
 
     // Everything that holds of the job.
     void check_all(Random &random, const std::string &name) const {
-        const std::vector<bool> all(slots.size(), true);
-        const std::vector<float> got = run(all, false);
         const DType worst = s.element == DType::f32 ? DType::f32 : s.element;
-        assert_close(got, wanted(), tolerance(worst), name.c_str());
-        const auto width = size_t(s.width());
-        for (size_t row = 0; row < slots.size(); ++row) {
-            if (slots[row] >= 0) continue;
-            if (std::memcmp(&got[row * width], &before[row * width], 4 * width) != 0) {
-                fail_msg("%s: row %zu without an adapter has changed", name.c_str(), row);
-            }
-        }
-        assert_close(run(all, true), wanted(), tolerance(worst), (name + ", tall tiles").c_str());
+        const std::vector<bool> all(slots.size(), true);
         std::vector<bool> some(slots.size());
         for (size_t i = 0; i < some.size(); ++i) some[i] = draw(random, 0, 2) == 0;
-        const std::vector<float> fewer = run(some, false);
-        for (size_t row = 0; row < slots.size(); ++row) {
-            const float *from = some[row] ? got.data() : before.data();
-            if (std::memcmp(&fewer[row * width], from + row * width, 4 * width) != 0) {
-                fail_msg("%s: row %zu has other bits in other company", name.c_str(), row);
+        const auto width = size_t(s.width());
+        for (const Tiles kind : {Tiles::low, Tiles::mixed}) {
+            if (kind == Tiles::mixed && s.element == DType::f32) continue;
+            const std::string text = name + (kind == Tiles::mixed ? ", tiles of few rows" : "");
+            const std::vector<float> got = run(all, kind);
+            assert_close(got, wanted(), tolerance(worst), text.c_str());
+            const std::vector<float> fewer = run(some, kind);
+            for (size_t row = 0; row < slots.size(); ++row) {
+                const float *of_row = got.data() + row * width, *old = &before[row * width];
+                if (slots[row] < 0 && std::memcmp(of_row, old, 4 * width) != 0) {
+                    fail_msg("%s: row %zu without an adapter has changed", text.c_str(), row);
+                }
+                if (std::memcmp(&fewer[row * width], some[row] ? of_row : old, 4 * width) != 0) {
+                    fail_msg("%s: row %zu has other bits in other company", text.c_str(), row);
+                }
             }
         }
+        assert_close(run(all, Tiles::tall), wanted(), tolerance(worst),
+                     (name + ", tall tiles").c_str());
     }
 };
 
@@ -477,9 +527,102 @@ void gate_and_up_are_changed_before_the_activation(void **) {
                 wanted.push_back(gate / (1 + std::exp(-gate)) *
                                  sums[i / 256 * 512 + i % 256 + 256]);
             }
-            const std::vector<float> got =
-                job.run(std::vector<bool>(size_t(rows), true), false, true);
-            assert_close(got, wanted, 2 * tolerance(element), "gate and up");
+            for (const Tiles kind : {Tiles::low, Tiles::mixed}) {
+                assert_close(job.run(std::vector<bool>(size_t(rows), true), kind, Job::Ends::gated),
+                             wanted, 2 * tolerance(element), "gate and up");
+            }
+        }
+    }
+}
+
+// silu(gate) * up of the job's y, in rows that a launch does not leave as they are.
+void check_activated(const Job &job, Tiles kind) {
+    const bool in_e4m3 = job.s.scaling != Scaling::none;
+    const auto rows = size_t(job.rows()), width = size_t(job.s.width() / 2);
+    const std::vector<double> sums = job.wanted();
+    const std::vector<float> got =
+        job.run(std::vector<bool>(rows, true), kind, Job::Ends::activated);
+    for (size_t row = 0; row < rows; ++row) {
+        const int32_t slot = job.slots[row];
+        const bool left = slot < 0 || (kind == Tiles::mixed && slot % 2 == 0);
+        const double *gate = &sums[row * 2 * width], *up = gate + width;
+        std::vector<double> of_row(width);
+        double most = 0;
+        for (size_t i = 0; !left && i < width; ++i) {
+            of_row[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+            most = std::max(most, std::abs(of_row[i]));
+        }
+        for (size_t i = 0; i < width; ++i) {
+            double close = 2 * tolerance(job.s.element) * most;
+            // Half of the last of e4m3's places, where the greatest is 448 and the smallest place 2^-9.
+            if (in_e4m3) close += std::abs(of_row[i]) / 16 + most / 448 / 1024;
+            const double other = double(got[row * width + i]);
+            if (!(std::abs(other - of_row[i]) <= close)) {
+                fail_msg("%s: row %zu of %zu, column %zu: %g, not %g", job.s.name().c_str(), row,
+                         rows, i, other, of_row[i]);
+            }
+        }
+    }
+}
+
+void gate_and_up_are_changed_in_the_activation(void **) {
+    if (!hopper) skip();
+    Random random(seed_of_run());
+    for (const DType element : {DType::bf16, DType::f16}) {
+        for (const int32_t width : {32, 288, 4096}) {
+            for (const Scaling scaling : {Scaling::none, Scaling::rows}) {
+                Shape s{element, element, 2304, {width, width}};
+                s.scaling = scaling;
+                const auto rows = static_cast<int32_t>(draw(random, 1, 400));
+                const Job job(random, s, {{16, 16}, {8, 24}, {0, 64}, {40, 0}, {0, 0}},
+                              draw_slots(random, rows, 5, rows > 100));
+                for (const Tiles kind : {Tiles::low, Tiles::mixed, Tiles::tall}) {
+                    check_activated(job, kind);
+                }
+            }
+        }
+    }
+}
+
+// Each row with an adapter is in one tile, with others of the adapter, and those of few rows come first.
+void lists_have_each_row_once(void **) {
+    Random random(seed_of_run());
+    for (int times = 0; times < 50; ++times) {
+        const auto adapters = static_cast<int32_t>(draw(random, 1, 200));
+        std::vector<AdapterEntry> entries(static_cast<size_t>(adapters));
+        std::vector<const AdapterEntry *> of_slots;
+        for (const AdapterEntry &entry : entries) of_slots.push_back(&entry);
+        std::vector<int32_t> slots =
+            draw_slots(random, static_cast<int32_t>(draw(random, 1, 600)), adapters, false);
+        if (times % 2 == 0) slots.insert(slots.end(), 5000, 0);
+        const bool short_alone = times % 5 == 4;
+        AdapterLists lists;
+        lists.list(slots, of_slots, short_alone);
+        std::vector<int32_t> of_slot(static_cast<size_t>(adapters)), seen(slots.size());
+        for (const int32_t slot : slots) {
+            if (slot >= 0) ++of_slot[size_t(slot)];
+        }
+        const auto least = std::count_if(of_slot.begin(), of_slot.end(), [](int32_t count) {
+            return count > 0 && count <= kFewRows;
+        });
+        assert_int_equal(lists.few, short_alone || least < 32 ? 0 : least);
+        for (size_t i = 0; i < lists.tiles.size(); ++i) {
+            const AdapterTile &tile = lists.tiles[i];
+            const auto slot = static_cast<int32_t>(tile.entries - entries.data());
+            const bool few = static_cast<int32_t>(i) < lists.few;
+            assert_true(tile.count > 0);
+            assert_true(tile.count <= (few ? kFewRows : lists.tall ? kTallTile : kShortTile));
+            if (few) assert_int_equal(tile.count, of_slot[size_t(slot)]);
+            for (int32_t place = tile.begin; place < tile.begin + tile.count; ++place) {
+                const auto row = size_t(lists.rows[size_t(place)]);
+                assert_int_equal(slots[row], slot);
+                ++seen[row];
+            }
+        }
+        for (size_t row = 0; row < slots.size(); ++row) {
+            assert_int_equal(seen[row], slots[row] >= 0 ? 1 : 0);
+            const int32_t count = slots[row] >= 0 ? of_slot[size_t(slots[row])] : 0;
+            assert_int_equal(lists.in_others[row], count > (lists.few > 0 ? kFewRows : 0) ? 1 : 0);
         }
     }
 }
@@ -488,7 +631,7 @@ void a_step_without_adapters_changes_nothing(void **) {
     Random random(seed_of_run());
     const Shape s{DType::bf16, DType::bf16, 512, {512}};
     const Job job(random, s, {{16}}, std::vector<int32_t>(50, -1));
-    const std::vector<float> got = job.run(std::vector<bool>(50, true), false);
+    const std::vector<float> got = job.run(std::vector<bool>(50, true), Tiles::low);
     assert_memory_equal(got.data(), job.before.data(), 4 * got.size());
 }
 
@@ -506,6 +649,8 @@ int main() {
         cmocka_unit_test(x_in_e4m3_is_taken_with_its_scales),
         cmocka_unit_test(each_row_has_an_adapter_of_its_own),
         cmocka_unit_test(gate_and_up_are_changed_before_the_activation),
+        cmocka_unit_test(gate_and_up_are_changed_in_the_activation),
+        cmocka_unit_test(lists_have_each_row_once),
         cmocka_unit_test(a_step_without_adapters_changes_nothing),
     };
     return cmocka_run_group_tests_name("cuda_adapters", tests, nullptr, nullptr);

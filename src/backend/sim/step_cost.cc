@@ -36,10 +36,10 @@ constexpr int32_t padded_queries = 64; // rows of a matrix tile: fewer cost the 
 // merge_ns is the time per head if this many heads share keys: the cost depends on the number of KV
 // common prefixes.
 constexpr double merge_heads = 4;
-// Of adapters on a GPU, measured on an H100 (docs/lab/adapters.md): of each changed matrix, and how
-// often its A and B are read, in effect.
-constexpr double adapter_matrix_us = 10;
-constexpr double adapter_rereads = 1.7;
+// Of adapters on a GPU, measured on an H200 (docs/lab/adapters.md): of each changed matrix, and of memory_bandwidth what their
+// bytes have, in effect: part of them is still in L2.
+constexpr double adapter_matrix_us = 6;
+constexpr double adapter_bandwidth = 1.25;
 // Of latents (docs/lab/latents.md): making pages of heads' keys and values of them reaches this share of attention_flops,
 // 458 and 516 TFLOP/s of 560 on an H100.
 constexpr double expanding_share = 0.85;
@@ -417,11 +417,12 @@ double StepCost::adapter_seconds(const TokenBatch &batch,
         if (tokens[slot] == 0) continue;
         const AdapterCost &of = adapters[slot];
         launches = std::max(launches, of.matrices);
-        bytes += tokens[slot] * of.token_bytes + adapter_rereads * element * of.elements;
+        bytes += tokens[slot] * of.token_bytes + element * of.elements;
         multiplied += tokens[slot] * of.elements;
     }
     if (!costs_.gpu) return multiplied * element_seconds(costs_.products, 1);
-    return launches * adapter_matrix_us * 1e-6 + bytes / costs_.memory_bandwidth;
+    return launches * adapter_matrix_us * 1e-6 +
+           bytes / (adapter_bandwidth * costs_.memory_bandwidth);
 }
 
 // The time for one of the layers.

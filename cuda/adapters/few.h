@@ -1,0 +1,13 @@
+// The products of rows whose adapters have few rows each: A and B are read for so little arithmetic that memory alone bounds
+// them. Sums have one order, whatever the step is, but another one than in other tiles.
+#pragma once
+
+#include "adapters/adapters.h"
+
+namespace batchllm::cuda {
+
+// Of the first AdapterWork::few_count tiles; x, A and B are not in f32.
+cudaError_t launch_shrink_few(const AdapterArguments &arguments, int sms, cudaStream_t stream);
+cudaError_t launch_expand_few(const AdapterArguments &arguments, int sms, cudaStream_t stream);
+
+} // namespace batchllm::cuda
