@@ -123,7 +123,7 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
                        rows = upload(lists.rows),
                        counts = upload(std::vector<int32_t>{
                            lists.few, static_cast<int32_t>(lists.tiles.size()) - lists.few});
-    const int32_t ranges = adapter_ranges(p.columns);
+    const int32_t wide = adapter_range(p.columns), ranges = (p.columns + wide - 1) / wide;
     const DeviceMemory t = room(int64_t{4} * ranges * s.rows * ranks);
     AdapterArguments a{};
     a.element = DType::bf16;
@@ -143,6 +143,7 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     a.x_scaling = e4m3 ? Scaling::rows : Scaling::none;
     a.x_scales = scales.as<float>();
     a.columns = p.columns;
+    a.range = wide;
     a.t = t.data();
     a.whole = adapter_sums_are_whole(a.element, a.x_scaling, hopper, lists.tall, parts == 2);
     a.t_rows = s.rows;
@@ -170,7 +171,7 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
         require(linear->run(matrix, x.data(), s.rows, y.data(), DType::bf16, p.adds, nullptr,
                             p.adds ? 1e-6F : 1));
     });
-    if (hopper && parts == 2 && s.rows >= 256 && takes_gated_adapters(a)) {
+    if (hopper && !e4m3 && parts == 2 && s.rows >= 256 && takes_gated_adapters(a)) {
         const DeviceMemory out = room(padded_rows(s.rows) * width);
         GatedArguments gated{DType::bf16, Activation::silu, x.data(),  w.data(), out.data(),
                              s.rows,      p.columns,        width / 2, nullptr};
@@ -183,7 +184,7 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
         std::printf("  gate/up and the activation in one launch: %.1f us, with adapters %.1f\n",
                     without, time_of(product));
     }
-    if (hopper && parts == 2) time_activation(a, s.rows);
+    if (hopper && parts == 2 && a.work.has_others) time_activation(a, s.rows);
     const double t_bytes = (a.whole ? 2.0 : 4.0 * ranges) * s.rows * ranks;
     const double of_shrink = (e4m3 ? 1.0 : 2.0) * s.rows * p.columns +
                              2.0 * static_cast<double>(of_a) * s.all_adapters() + t_bytes;

@@ -6,8 +6,8 @@
 //
 // A step's rows are listed by adapter, in tiles of one adapter each: a launch's CTAs take tiles from a list in device memory,
 // so that a launch is the same for all steps of a shape, and a graph can repeat it. A sum over x's columns is cut by their
-// number alone, so where tiles are short, the bits of y[row] depend on nothing but the row and its adapter; in tall tiles a
-// sum has another order.
+// number alone, so where all tiles are short, the bits of y[row] depend on nothing but the row and its adapter; in tall tiles
+// and those of few rows a sum has another order.
 //
 // On devices of compute capability 9.0, where A has 16 bits, the CTAs of a cluster can add up their parts of a sum: t is whole
 // then. It is where adapter_sums_are_whole() says so; sums of other products' short tiles are in ranges there too.
@@ -86,7 +86,10 @@ struct AdapterArguments {
     const float *x_scales;
     Scaling x_scaling;
     int64_t x_scale_stride; // blocks: from a block of columns to the next
-    // [ranges of columns, t_rows, t_stride] f32; of a tile of few rows the first range has the whole sums.
+    // Columns that a sum is over: a multiple of 128. Unless t is whole it has a sum for each such range, which expand adds up in
+    // order.
+    int32_t range;
+    // [ranges(), t_rows, t_stride] f32; of a tile of few rows the first range has the whole sums.
     // whole: [t_rows, t_stride] of the element's type, times its parts' scales.
     void *t;
     int32_t t_rows, t_stride;
@@ -102,17 +105,15 @@ struct AdapterArguments {
     float alpha;
     // Only rows [first_row, first_row + some_rows) are computed; y begins with the first of them. some_rows 0: all.
     int32_t first_row, some_rows;
+
+    constexpr int32_t ranges() const { return (columns + range - 1) / range; }
 };
 
-// Columns of x that a sum is over; unless t is whole it has a sum for each such range, which expand adds up in order. Some ranges
-// are so many items that a few tiles are for all multiprocessors; with more than eight, expand waits for them.
-constexpr int32_t adapter_range(int64_t columns) {
-    const int64_t eighth = (columns + 1023) / 1024 * 128;
-    return static_cast<int32_t>(eighth > 1024 ? eighth : 1024);
-}
-constexpr int32_t adapter_ranges(int64_t columns) {
-    const int32_t range = adapter_range(columns);
-    return static_cast<int32_t>((columns + range - 1) / range);
+// AdapterArguments::range: some ranges are so many items that a few tiles are for all multiprocessors; with more than eight,
+// expand waits for them. turns: of experts, whose t has a row for each turn: fewer.
+constexpr int32_t adapter_range(int64_t columns, bool turns = false) {
+    const int64_t eighth = (columns + 1023) / 1024 * 128, least = turns ? 2048 : 1024;
+    return static_cast<int32_t>(eighth > least ? eighth : least);
 }
 
 // Whether t can be whole. hopper: the device is of compute capability 9.0.

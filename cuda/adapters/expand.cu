@@ -154,7 +154,7 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
             rows[place] = place < tile.count ? row_at(a, tile.begin + place) : -1;
         }
         __syncthreads();
-        take_t<T>(a, part, rows, Tall, adapter_ranges(a.columns), t);
+        take_t<T>(a, part, rows, Tall, a.ranges(), t);
         __syncthreads();
         for (int32_t column = slice.begin + kPackedRows * warp; column < slice.end;
              column += kApart * kGroups) {
@@ -171,11 +171,11 @@ template <typename T, typename Y, int Tall> __global__ void __launch_bounds__(kT
 
 // f32: a thread has a column of y.
 __global__ void expand_plain(const __grid_constant__ AdapterArguments a) {
-    const int32_t tiles = __ldg(a.work.tile_count), ranges = adapter_ranges(a.columns);
+    const int32_t tiles = __ldg(a.work.tile_count), ranges = a.ranges();
     const Slices slices(a, tiles);
     const int32_t total = tiles * slices.count;
     for (int32_t number = blockIdx.x; number < total; number += gridDim.x) {
-        const AdapterTile tile = load_tile(a.work.tiles + number / slices.count);
+        const AdapterTile tile = load_tile(tiles_after_few(a.work) + number / slices.count);
         const Slice slice(a, slices.wide, number % slices.count);
         const AdapterEntry &entry = tile.entries[a.product];
         const AdapterPart part = entry.parts[slice.part];

@@ -298,6 +298,7 @@ cudaError_t launch_shrink_few(const AdapterArguments &a, int sms, cudaStream_t s
 }
 
 cudaError_t launch_expand_few(const AdapterArguments &a, int sms, cudaStream_t stream) {
+    if (a.y_type != a.element && a.y_type != DType::f32) return cudaErrorInvalidValue;
     if (a.element == DType::bf16) {
         return a.y_type == DType::f32
                    ? launch(expand_few<__nv_bfloat16, float>, a, 2 * sms, stream)

@@ -6,7 +6,7 @@
 
 namespace batchllm::cuda {
 
-// Of the first AdapterWork::few_count tiles; x, A and B are not in f32.
+// Of the first AdapterWork::few_count tiles; A and B have 16 bits.
 cudaError_t launch_shrink_few(const AdapterArguments &arguments, int sms, cudaStream_t stream);
 cudaError_t launch_expand_few(const AdapterArguments &arguments, int sms, cudaStream_t stream);
 

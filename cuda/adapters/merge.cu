@@ -1,8 +1,8 @@
 // W + scale * B A of a product's matrix and an adapter: sums in f32, rounded once. A thread has 8 rows of 8 columns each; the
 // rows' B is in shared memory, and A comes from L2, where the CTAs of all rows read it. Memory bounds it: W is read and written.
 #include "adapters/adapters.h"
-#include "adapters/registers.cuh"
 #include "adapters/tile.cuh"
+#include "attention/mma.cuh"
 
 namespace batchllm::cuda {
 namespace {

@@ -9,14 +9,14 @@ namespace {
 // A warp has a sum. The lanes' columns are 32 apart.
 __global__ void shrink_plain(const __grid_constant__ AdapterArguments a) {
     const int lane = threadIdx.x % 32;
-    const int32_t ranges = adapter_ranges(a.columns);
+    const int32_t ranges = a.ranges();
     const int32_t tiles = __ldg(a.work.tile_count) * ranges;
     const int warps = static_cast<int>(blockDim.x) / 32, warp = threadIdx.x / 32;
     for (int32_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-        const AdapterTile tile = load_tile(a.work.tiles + number / ranges);
+        const AdapterTile tile = load_tile(tiles_after_few(a.work) + number / ranges);
         const AdapterEntry &entry = tile.entries[a.product];
-        const int32_t wide = adapter_range(a.columns), range = number % ranges;
-        const int32_t begin = range * wide, end = min(begin + wide, a.columns);
+        const int32_t range = number % ranges, begin = range * a.range;
+        const int32_t end = min(begin + a.range, a.columns);
         for (int32_t n = warp; n < tile.count * entry.ranks; n += warps) {
             const int32_t place = tile.begin + n / entry.ranks, rank = n % entry.ranks;
             const int32_t row = row_at(a, place);
@@ -39,7 +39,11 @@ __global__ void shrink_plain(const __grid_constant__ AdapterArguments a) {
 } // namespace
 
 cudaError_t launch_adapter_shrink(const AdapterArguments &a, int sms, cudaStream_t stream) {
-    if (a.columns % 8 != 0 || a.most_ranks % 8 != 0 || a.most_ranks > a.t_stride) {
+    // 16 bytes of x and A at a time, and of blocks whole ones.
+    const int32_t whole = a.x_scaling == Scaling::none     ? 8
+                          : a.x_scaling == Scaling::blocks ? int32_t{kScaleBlock}
+                                                           : 16;
+    if (a.columns % whole != 0 || a.most_ranks % 8 != 0 || a.most_ranks > a.t_stride) {
         return cudaErrorInvalidValue;
     }
     if (a.work.has_few) {

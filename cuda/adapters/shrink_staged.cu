@@ -29,6 +29,7 @@ constexpr int kMostSlices = 8;
 template <int Tall, bool Scaled> struct Stages {
     static constexpr int columns =
         Scaled ? 128 : 64; // of a stage; of A there are 128 bytes or twice as many
+    static_assert(!Scaled || columns == kScaleBlock);
     static constexpr int group = Scaled ? (Tall == 1 ? 2 : 1) : (Tall == 1 ? 4 : 2);
     static constexpr int groups = Scaled && Tall > 1 ? 4 : 3;
     // x's rows, then A's, in halves of 64 columns. A row's chunks of 16 bytes are swizzled.
@@ -247,7 +248,7 @@ template <typename T, int Tall, bool Whole, bool Scaled> __global__ void __launc
     const int stage = Of::bytes(min(a.most_ranks, kRanks));
     const int32_t per =
         Whole ? ((a.columns + slices - 1) / slices + Of::columns - 1) / Of::columns * Of::columns
-              : adapter_range(a.columns);
+              : a.range;
     const int32_t chunks = (a.most_ranks + kRanks - 1) / kRanks;
     const int32_t total = __ldg(a.work.tile_count) * chunks * slices;
     const AdapterTile *const tiles = tiles_after_few(a.work);
@@ -360,7 +361,7 @@ cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
                                                                static_cast<size_t>(shared));
     }
     if (status != cudaSuccess) return status;
-    int32_t slices = adapter_ranges(a.columns);
+    int32_t slices = a.ranges();
     if (Whole) { // a power of two, at most 8; of short tiles more, since few of them are for all CTAs
         constexpr int32_t wide = Tall == 1 ? 1024 : 2048;
         slices = 1;

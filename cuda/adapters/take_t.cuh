@@ -6,7 +6,7 @@
 
 namespace batchllm::cuda {
 
-// Elements from a row of t in shared memory to the next: quarter-warps of the loads below then have banks of their own.
+// Elements from a row of t in shared memory to the next: quarter-warps that load operands then have banks of their own.
 constexpr int32_t stride_of(int32_t rank) {
     const int32_t whole = (rank + 15) / 16 * 16;
     return whole % 32 == 0 ? whole + 16 : whole;

@@ -28,6 +28,10 @@ __device__ __forceinline__ const AdapterTile *tiles_after_few(const AdapterWork 
     return work.tiles + (work.few_count != nullptr ? __ldg(work.few_count) : 0);
 }
 
+__device__ __forceinline__ int32_t count_of_all_tiles(const AdapterWork &work) {
+    return __ldg(work.tile_count) + (work.few_count != nullptr ? __ldg(work.few_count) : 0);
+}
+
 // What t's column is multiplied with.
 __device__ __forceinline__ float scale_of(const AdapterEntry &entry, int parts, int32_t column) {
     for (int p = 0; p < parts; ++p) {

@@ -20,7 +20,7 @@ struct AdapterLists {
     std::vector<const AdapterEntry *> block_entries;
 
     // slots: of each row, or -1: none. of_slots: [slots].
-    // short_alone: whatever rows there are, a row's sums are in one order; and tiles of few rows are for 16 bits.
+    // short_alone: whatever rows there are, a row's sums are in one order. Set for f32, too, which has no launches for few rows.
     void list(std::span<const int32_t> slots, std::span<const AdapterEntry *const> of_slots,
               bool short_alone);
 

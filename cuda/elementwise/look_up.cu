@@ -9,7 +9,7 @@ namespace {
 
 template <typename T>
 __global__ void look_up(const __grid_constant__ AdapterArguments a, const SampleResult *samples) {
-    const int32_t tiles = __ldg(a.work.tile_count);
+    const int32_t tiles = count_of_all_tiles(a.work);
     for (int32_t number = blockIdx.x; number < tiles; number += gridDim.x) {
         const AdapterTile tile = load_tile(a.work.tiles + number);
         const AdapterEntry &entry = tile.entries[a.product];

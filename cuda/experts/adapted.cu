@@ -27,6 +27,7 @@ template <int Height> __global__ void __launch_bounds__(kThreads)
             const AdapterEntry *own = nullptr;
             if (turn < expert.end) own = a.entries[__ldg(a.token_of + turn)];
             if (own != nullptr && own->entries <= a.first) own = nullptr; // it changes no experts
+            if (turn < expert.end) a.in_tiles[turn] = own != nullptr ? 1 : 0;
             __syncthreads(); // what was there has been read
             of_turn[threadIdx.x] = own;
             __syncthreads();
@@ -41,10 +42,12 @@ template <int Height> __global__ void __launch_bounds__(kThreads)
 
 // A thread has a turn's eight.
 template <typename T, Activation Kind>
-__global__ void activate_turns(const T *x, T *activated_turns, int64_t eights) {
+__global__ void activate_turns(const T *x, T *activated_turns, int64_t eights, int32_t of_turn,
+                               const uint8_t *left_out) {
     constexpr bool gates = Kind != Activation::relu_squared;
     const int64_t step = int64_t{gridDim.x} * blockDim.x;
     for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < eights; i += step) {
+        if (left_out != nullptr && left_out[i / of_turn] != 0) continue;
         float first[8], up[8];
         load8(x + i * (gates ? 16 : 8), first);
         if constexpr (gates) load8(x + i * 16 + 8, up);
@@ -80,7 +83,8 @@ cudaError_t launch_turn_activation(const TurnActivation &a, int sms, cudaStream_
         using T = decltype(t);
         const auto launch = [&](auto kernel) {
             kernel<<<blocks, kThreads, 0, stream>>>(static_cast<const T *>(a.x),
-                                                    static_cast<T *>(a.activated), eights);
+                                                    static_cast<T *>(a.activated), eights,
+                                                    a.width / 8, a.left_out);
             return cudaGetLastError();
         };
         switch (a.kind) {

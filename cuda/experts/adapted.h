@@ -19,6 +19,7 @@ struct AdaptedTurns {
     bool tall;           // AdapterWork's
     AdapterTile *tiles;  // [turns]
     int32_t *tile_count; // [1]
+    uint8_t *in_tiles;   // [turns] whether the turn is in one
 };
 cudaError_t launch_adapted_turns(const AdaptedTurns &arguments, int sms, cudaStream_t stream);
 
@@ -29,7 +30,8 @@ struct TurnActivation {
     const void *x;   // [turns, 2 width], gate and up by turns, kGateRows each; or [turns, width]
     void *activated; // [turns, width]
     int64_t turns;
-    int32_t width; // a multiple of kGateRows
+    int32_t width;                     // a multiple of kGateRows
+    const uint8_t *left_out = nullptr; // [turns]; turns where it is not 0 are left as they are
 };
 cudaError_t launch_turn_activation(const TurnActivation &arguments, int sms, cudaStream_t stream);
 

@@ -1,7 +1,7 @@
-// Eight CTAs have sixteen rows of a tile at a time, each CTA an eighth of the columns; a warp has 32 of them at once, as expand
-// has (adapters/expand.cu).
+// Some CTAs have sixteen rows of a tile at a time, each CTA a part of the columns; a warp has 32 of them at once, as expand has
+// (adapters/expand.cu).
 //
-// Into e4m3, the eight are a cluster. Activated elements wait in shared memory, each for the thread that has put it there,
+// Into e4m3, they are a cluster of eight. Activated elements wait in shared memory, each for the thread that has put it there,
 // until the greatest of their row is known. They wait in bf16: its range is f32's, and e4m3 keeps three bits.
 #include "gated/adapted_activation.h"
 
@@ -13,25 +13,25 @@
 #include "adapters/tile.cuh"
 #include "attention/mma.cuh"
 #include "device/cluster.cuh"
-#include "device/launch.cuh"
 #include "elementwise/activation.cuh"
 #include "elementwise/quantize.cuh"
 
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps, kAcross = 8; // CTAs of a row
+constexpr int kWarps = 8, kThreads = 32 * kWarps, kMostAcross = 8; // CTAs of a row
 constexpr int kRows = 16;
 constexpr int32_t kMostShared = 232448 - 1024; // the rest is static
 constexpr int32_t kMostOfPart = 128;           // ranks
 
 // Shared memory: two parts' t, then what waits.
 constexpr int32_t of_t(int32_t most_of_part) { return kRows * stride_of(most_of_part) * 2; }
-constexpr int32_t groups_of_cta(int32_t width) {
-    return (width / kPackedRows + kAcross - 1) / kAcross;
+constexpr int32_t groups_of_cta(int32_t width, int32_t across) {
+    return (width / kPackedRows + across - 1) / across;
 }
 constexpr int32_t shared_bytes(int32_t width, int32_t most_of_part, bool in_e4m3) {
-    return 2 * of_t(most_of_part) + (in_e4m3 ? groups_of_cta(width) * kRows * kPackedRows * 2 : 0);
+    return 2 * of_t(most_of_part) +
+           (in_e4m3 ? groups_of_cta(width, kMostAcross) * kRows * kPackedRows * 2 : 0);
 }
 
 // A part of the adapter, and what a lane has of its B for 32 columns: of up to sixteen ranks, since most adapters have no more.
@@ -142,7 +142,7 @@ struct Maxima {
             const uint32_t own = shared_address(&of_cta[turn][threadIdx.x]);
             float greatest = 0;
 #pragma unroll
-            for (uint32_t cta = 0; cta < kAcross; ++cta) {
+            for (uint32_t cta = 0; cta < kMostAcross; ++cta) {
                 greatest = fmaxf(greatest, load_float(address_in(own, cta)));
             }
             const float of_row = scale_of_row(greatest);
@@ -156,30 +156,32 @@ struct Maxima {
 
 // Out: T, or e4m3 with scales.
 template <typename T, typename Out, Activation Kind> __global__ void __launch_bounds__(kThreads, 2)
-    adapted_activation(const __grid_constant__ AdapterArguments a, Out *out, float *scales) {
+    adapted_activation(const __grid_constant__ AdapterArguments a, int32_t across, Out *out,
+                       float *scales) {
     constexpr bool in_e4m3 = !std::is_same_v<T, Out>;
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ Maxima maxima;
     __shared__ int32_t rows[kRows];
-    const int32_t width = a.first[1], groups = groups_of_cta(width);
-    const int32_t first_group = static_cast<int32_t>(blockIdx.x % kAcross) * groups;
+    const int32_t width = a.first[1], groups = groups_of_cta(width, across);
+    const int32_t first_group = static_cast<int32_t>(blockIdx.x) % across * groups;
     const int32_t end = min(groups, width / kPackedRows - first_group);
     T *const t = reinterpret_cast<T *>(shared);
     T *const t_of_up = t + of_t(a.most_of_part) / 2;
     auto *const waiting = reinterpret_cast<uint4 *>(shared + 2 * of_t(a.most_of_part));
     const AdapterTile *const tiles = tiles_after_few(a.work);
     const int32_t sixteens = a.work.tall ? kTallTile / kRows : 1;
-    const int32_t total = __ldg(a.work.tile_count) * sixteens, ranges = adapter_ranges(a.columns);
-    const auto apart = static_cast<int32_t>(gridDim.x / kAcross);
+    const int32_t total = __ldg(a.work.tile_count) * sixteens, ranges = a.ranges();
+    const int32_t apart = static_cast<int32_t>(gridDim.x) / across;
+    const int32_t of_up_from_gate = a.turns ? kPartTurn : width;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int parity = 0;
-    auto number = static_cast<int32_t>(blockIdx.x / kAcross);
+    int32_t number = static_cast<int32_t>(blockIdx.x) / across;
     AdapterTile next = number < total ? load_tile(tiles + number / sixteens) : AdapterTile{};
     for (; number < total; number += apart) {
         AdapterTile tile = next;
         if (number + apart < total) next = load_tile(tiles + (number + apart) / sixteens);
         const int32_t before = number % sixteens * kRows;
-        if (before >= tile.count) continue; // all CTAs of a cluster
+        if (before >= tile.count) continue; // all CTAs of a row
         tile.begin += before;
         tile.count = min(tile.count - before, kRows);
         const AdapterEntry &entry = tile.entries[a.product];
@@ -204,14 +206,15 @@ template <typename T, typename Out, Activation Kind> __global__ void __launch_bo
             Ahead ahead{};
             if (group >= end) return ahead;
             const int32_t place = first_group + group;
-            const T *const from = static_cast<const T *>(a.y) + place * kPackedRows + lane % 4 * 8;
+            const int32_t column = place * kPackedRows + lane % 4 * 8;
+            const T *const from = static_cast<const T *>(a.y) + (a.turns ? 2 * column : column);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int32_t row = half == 0 ? low : high;
                 if (row < 0) continue;
                 const T *const of_row = from + int64_t{row - a.first_row} * a.width;
                 ahead.gates[half] = __ldcs(reinterpret_cast<const uint4 *>(of_row));
-                ahead.ups[half] = __ldcs(reinterpret_cast<const uint4 *>(of_row + width));
+                ahead.ups[half] = __ldcs(reinterpret_cast<const uint4 *>(of_row + of_up_from_gate));
             }
             ahead.gate = of_gate.load(place);
             ahead.up = of_up.load(place);
@@ -273,9 +276,12 @@ launch_into(const AdapterArguments &a, void *out, float *scales, int sms, cudaSt
     if (status != cudaSuccess) return status;
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {kAcross, 1, 1};
+    cluster.val.clusterDim = {kMostAcross, 1, 1};
+    // Else at least three groups a warp.
+    const int32_t across =
+        in_e4m3 ? kMostAcross : std::clamp(a.first[1] / (3 * kWarps * kPackedRows), 1, kMostAcross);
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(2 * sms / kAcross * kAcross));
+    config.gridDim = dim3(static_cast<unsigned>(2 * sms / across * across));
     config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = static_cast<size_t>(shared);
     config.stream = stream;
@@ -285,9 +291,9 @@ launch_into(const AdapterArguments &a, void *out, float *scales, int sms, cudaSt
         int clusters = 0;
         status = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
         if (status != cudaSuccess) return status;
-        config.gridDim.x = static_cast<unsigned>(std::max(1, clusters) * kAcross);
+        config.gridDim.x = static_cast<unsigned>(std::max(1, clusters) * across);
     }
-    return cudaLaunchKernelEx(&config, kernel, a, static_cast<Out *>(out), scales);
+    return cudaLaunchKernelEx(&config, kernel, a, across, static_cast<Out *>(out), scales);
 }
 template <typename T, Activation Kind> cudaError_t
 launch_of_kind(const AdapterArguments &a, void *out, float *scales, int sms, cudaStream_t stream) {
@@ -311,18 +317,20 @@ template <typename T> cudaError_t launch_of(const AdapterArguments &a, Activatio
 
 } // namespace
 
-bool takes_adapted_activation(const AdapterArguments &a, const ActivationArguments &activation) {
+bool takes_adapted_activation(const AdapterArguments &a, const ActivationArguments &activation,
+                              bool in_e4m3) {
     const bool plain = activation.kind == Activation::silu || activation.kind == Activation::gelu ||
                        activation.kind == Activation::gelu_tanh;
     return plain && activation.gated && activation.bias == nullptr && a.element != DType::f32 &&
-           a.y_type == a.element && a.parts == 2 && !a.turns && a.first[1] % kPackedRows == 0 &&
-           a.most_of_part <= kMostOfPart &&
-           shared_bytes(a.first[1], a.most_of_part, true) <= kMostShared;
+           a.y_type == a.element && a.parts == 2 && !(a.turns && in_e4m3) &&
+           a.first[1] % kPackedRows == 0 && a.most_of_part <= kMostOfPart &&
+           shared_bytes(a.first[1], a.most_of_part, in_e4m3) <= kMostShared;
 }
 
 cudaError_t launch_adapted_activation(const AdapterArguments &a,
                                       const ActivationArguments &activation, float *scales, int sms,
                                       cudaStream_t stream) {
+    if (!takes_adapted_activation(a, activation, scales != nullptr)) return cudaErrorInvalidValue;
     return a.element == DType::bf16
                ? launch_of<__nv_bfloat16>(a, activation.kind, activation.out, scales, sms, stream)
                : launch_of<__half>(a, activation.kind, activation.out, scales, sms, stream);

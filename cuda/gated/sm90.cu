@@ -131,7 +131,7 @@ __device__ __forceinline__ uint32_t rows_of_t(const Adapted &a, const Tile &tile
     return min(tile.half ? kRows / 2 : kRows, a.t_rows - tile.row);
 }
 
-// Run by a warp; its first thread waits and announces, and the thread of an adapter loads its B.
+// Run by a warp; one thread waits and announces, and the thread of an adapter loads its B.
 __device__ void feed_adapters(const Adapted &a, const Tile &tile, const Adapters &adapters,
                               Ring *place) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -147,7 +147,7 @@ __device__ void feed_adapters(const Adapted &a, const Tile &tile, const Adapters
                     if (loads) bytes += own.parts[p].rank * kColumns * 2;
                 }
                 const uint32_t all = __reduce_add_sync(~0u, bytes);
-                if (lane == 0) {
+                if (elect_one()) {
                     barrier_wait(place->empty(), place->phase ^ 1);
                     if (all == 0) { // its rows have no such adapters
                         barrier_arrive(place->full());
@@ -176,15 +176,14 @@ __device__ void feed_adapters(const Adapted &a, const Tile &tile, const Adapters
     }
 }
 
-// Run by one thread, and with adapters by its warp. A stage must be free in both CTAs before its half of W is loaded to both.
+// Run by one thread, or with adapters by a warp. A stage must be free in both CTAs before its half of W is loaded to both.
 template <bool WithAdapters> __device__ void feed(const CUtensorMap &x, const CUtensorMap &w,
                                                   const Shape &s, const Adapted &a, Ring place) {
     const auto rank = static_cast<int32_t>(cluster_rank());
-    const bool loads = !WithAdapters || threadIdx.x % 32 == 0;
     for_each_tile(s, [&](const Tile &tile) {
         const int32_t of_w = tile.column + rank * s.width;
         for (int32_t step = 0; step < s.steps; ++step) {
-            if (loads) {
+            if (!WithAdapters || elect_one()) {
                 barrier_wait(place.empty(), place.phase ^ 1);
                 barrier_expect(place.full(), kStage);
                 load_box(place.stage(), x, step * kOfStep, tile.row, place.full());

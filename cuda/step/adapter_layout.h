@@ -45,6 +45,7 @@ struct AdaptedProduct {
     int32_t looked_up = 0; // the embedding's: rows of A's transpose, a token each
     size_t launch = 0;     // the product whose launch it is in: of experts the first one's
 
+    int32_t range() const { return adapter_range(columns, rows > 1); } // AdapterArguments'
     // Where the launches' parts begin, and behind them the last one's end; how many there are.
     int32_t firsts(int32_t (&first)[kAdapterParts + 1]) const;
 };
@@ -86,7 +87,8 @@ class AdaptedModel {
     Result<AdapterLayout> layout(const Adapter &adapter) const;
     // Floats of t for each row of a step, where W is changed with so many ranks.
     int64_t sums(size_t product, int64_t ranks) const {
-        return products_[product].rows * adapter_ranges(products_[product].columns) * ranks;
+        const AdaptedProduct &of = products_[product];
+        return of.rows * ((of.columns + of.range() - 1) / of.range()) * ranks;
     }
 
   private:

@@ -289,8 +289,8 @@ bool StepAdapters::run_merged(int32_t slot, int64_t tokens) {
 
 // ---- A step -------------------------------------------------------------------------------------
 
-// The section: how many tiles all rows and the wanted ones have, of few rows and others; the rows' entries, rows and tiles of both,
-// those of all tokens last, which alone are of a length that the step's size does not give: steps of one size read at the same places.
+// The section: how many tiles all rows and the wanted ones have, of few rows and others; of both the rows' entries, blocks, which
+// are in other tiles, rows and tiles, those of all tokens last, which alone are of a length that the step's size does not give: steps of one size read at the same places.
 Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
                            int64_t wanted_rows, bool gather, StepInput *input, Staging *staging) {
     bool any = false, several = false;
@@ -451,6 +451,7 @@ AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInp
     a.most_of_part = part_ranks_[addition.product];
     a.x = addition.x.data;
     a.columns = product.columns;
+    a.range = product.range();
     a.x_rows = addition.x_rows;
     a.x_scales = addition.x.scales;
     a.x_scaling = addition.scaling;

@@ -5,6 +5,7 @@
 #include "elementwise/quantize.h"
 #include "experts/adapted.h"
 #include "four_bits/product.h"
+#include "gated/adapted_activation.h"
 
 namespace batchllm::cuda {
 
@@ -41,6 +42,7 @@ StepExperts::AdapterRoom StepExperts::adapter_room(int64_t rows) const {
     }
     AdapterRoom room;
     room.tiles = turns * static_cast<int64_t>(sizeof(AdapterTile));
+    room.in_tiles = turns;
     room.gate_up = turns * width * dtype_bytes(element_);
     room.whole = activated_scales_.bytes() > 0 ? room.gate_up / 2 : 0;
     return room;
@@ -52,6 +54,7 @@ Status StepExperts::make_room_for_adapters(int64_t rows) {
     const AdapterRoom room = adapter_room(rows);
     ASSIGN_OR_RETURN(adapted_tiles_, DeviceMemory::create(room.tiles, what));
     ASSIGN_OR_RETURN(adapted_tile_count_, DeviceMemory::create(sizeof(int32_t), what));
+    ASSIGN_OR_RETURN(in_adapted_tiles_, DeviceMemory::create(room.in_tiles, what));
     ASSIGN_OR_RETURN(gate_up_, DeviceMemory::create(room.gate_up, what));
     if (room.whole > 0) {
         ASSIGN_OR_RETURN(whole_, DeviceMemory::create(room.whole, what));
@@ -114,11 +117,11 @@ cudaError_t StepExperts::launch(const GroupedArguments &a, const std::optional<P
                                           : launch_four_bits_sm80(packed, sms_, stream);
 }
 
-Status StepExperts::run_adapted(const GroupedArguments &product,
-                                const std::optional<Packing> &packing,
-                                const AdaptedExperts &adapted, ExpertProduct place,
-                                const void *whole, const int32_t *x_rows, int64_t rows,
-                                cudaStream_t stream) {
+// The product, and of what adapters add to it t.
+Result<AdapterArguments>
+StepExperts::run_adapted(const GroupedArguments &product, const std::optional<Packing> &packing,
+                         const AdaptedExperts &adapted, ExpertProduct place, const void *whole,
+                         const int32_t *x_rows, int64_t rows, cudaStream_t stream) {
     const StepAdapters &adapters = adapted.adapters;
     const size_t number = adapters.model().of_experts(adapted.layer, place);
     const int64_t turns = rows * adapters.model().product(number).rows;
@@ -134,18 +137,31 @@ Status StepExperts::run_adapted(const GroupedArguments &product,
                                       element_, 1, &work, x_rows},
                                      adapted.input, stream));
     RETURN_IF_CUDA(launch(product, packing, stream));
-    return adapters.expand(change, stream);
+    return change;
 }
 
-// gate_up_ -> activated_, with its scales where it is in e4m3.
+// gate_up_ -> activated_, with its scales where it is in e4m3. change: of gate_up_, what adapters add before; null: nothing.
 Status StepExperts::activate(const Experts &experts, const DeviceExperts &weights, int64_t rows,
+                             const AdaptedExperts &adapted, const AdapterArguments *change,
                              cudaStream_t stream) {
     const FeedForward &expert = experts.each[0];
     const int64_t turns = rows * experts.router.chosen;
     const bool quantized = weights.in_e4m3();
     void *const whole = quantized ? whole_.data() : activated_.data();
-    RETURN_IF_CUDA(launch_turn_activation(
-        {element_, expert.activation, gate_up_.data(), whole, turns, expert.width}, sms_, stream));
+    TurnActivation activation{element_, expert.activation, gate_up_.data(), whole,
+                              turns,    expert.width};
+    if (change != nullptr) {
+        const ActivationArguments both{
+            element_, expert.activation,           bool(expert.gate), gate_up_.data(), nullptr,
+            whole,    static_cast<int32_t>(turns), expert.width};
+        if (kernel_ == GroupedKernel::sm90 && takes_adapted_activation(*change, both, false)) {
+            RETURN_IF_CUDA(launch_adapted_activation(*change, both, nullptr, sms_, stream));
+            activation.left_out = in_adapted_tiles_.as<uint8_t>();
+        } else {
+            RETURN_IF_ERROR(adapted.adapters.expand(*change, stream));
+        }
+    }
+    RETURN_IF_CUDA(launch_turn_activation(activation, sms_, stream));
     if (!quantized) return {};
     const RowScales scales{activated_scales_.as<float>(), 1, expert.width / kScaleBlock};
     return check_cuda(launch_quantize_rows({element_, whole, activated_.data(), scales,
@@ -208,7 +224,8 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
             static_cast<int32_t>(kExpertProducts),
             all.tall,
             adapted_tiles_.as<AdapterTile>(),
-            adapted_tile_count_.as<int32_t>()};
+            adapted_tile_count_.as<int32_t>(),
+            in_adapted_tiles_.as<uint8_t>()};
         RETURN_IF_CUDA(launch_adapted_turns(turns, sms_, stream));
     }
     TurnInput input{x, adapted != nullptr ? adapted->whole.data : nullptr, token_of_.as<int32_t>()};
@@ -236,15 +253,17 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     if (adapts_first || (adapts_last && weights.in_e4m3())) {
         a.gated = a.squared = false;
         a.y = gate_up_.data();
+        AdapterArguments change;
         if (adapts_first) {
-            RETURN_IF_ERROR(run_adapted(a, weights.gate_up_packing, *adapted,
-                                        ExpertProduct::gate_up, input.whole, input.row_of, rows,
-                                        stream));
+            ASSIGN_OR_RETURN(change, run_adapted(a, weights.gate_up_packing, *adapted,
+                                                 ExpertProduct::gate_up, input.whole, input.row_of,
+                                                 rows, stream));
         } else {
             RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));
         }
         RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
-        RETURN_IF_ERROR(activate(experts, weights, rows, stream));
+        RETURN_IF_ERROR(
+            activate(experts, weights, rows, *adapted, adapts_first ? &change : nullptr, stream));
         RETURN_IF_ERROR(profile->mark(Part::activation, stream));
     } else {
         RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));
@@ -262,9 +281,11 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
                 element_};
     if (adapts_last) {
         const bool quantized = weights.in_e4m3();
-        RETURN_IF_ERROR(run_adapted(a, weights.down_packing, *adapted, ExpertProduct::down,
-                                    quantized ? whole_.data() : activated_.data(), nullptr, rows,
-                                    stream));
+        ASSIGN_OR_RETURN(const AdapterArguments change,
+                         run_adapted(a, weights.down_packing, *adapted, ExpertProduct::down,
+                                     quantized ? whole_.data() : activated_.data(), nullptr, rows,
+                                     stream));
+        RETURN_IF_ERROR(adapted->adapters.expand(change, stream));
     } else {
         RETURN_IF_CUDA(launch(a, weights.down_packing, stream));
     }

@@ -37,8 +37,8 @@ class StepExperts {
 
     // For steps whose adapters change experts. rows: of the largest step.
     struct AdapterRoom {
-        int64_t tiles = 0, gate_up = 0, whole = 0; // bytes
-        int64_t bytes() const { return tiles + gate_up + whole; }
+        int64_t tiles = 0, in_tiles = 0, gate_up = 0, whole = 0; // bytes
+        int64_t bytes() const { return tiles + in_tiles + gate_up + whole; }
     };
     AdapterRoom adapter_room(int64_t rows) const;
     Status make_room_for_adapters(int64_t rows);
@@ -72,10 +72,13 @@ class StepExperts {
                     int64_t rows, const AdaptedExperts *adapted, Profile *profile,
                     cudaStream_t stream);
     // The launch, and what adapters add to its result, y; whole, x_rows: its input, and which row of that a turn has.
-    Status run_adapted(const GroupedArguments &product, const std::optional<Packing> &packing,
-                       const AdaptedExperts &adapted, ExpertProduct place, const void *whole,
-                       const int32_t *x_rows, int64_t rows, cudaStream_t stream);
+    Result<AdapterArguments> run_adapted(const GroupedArguments &product,
+                                         const std::optional<Packing> &packing,
+                                         const AdaptedExperts &adapted, ExpertProduct place,
+                                         const void *whole, const int32_t *x_rows, int64_t rows,
+                                         cudaStream_t stream);
     Status activate(const Experts &experts, const DeviceExperts &weights, int64_t rows,
+                    const AdaptedExperts &adapted, const AdapterArguments *change,
                     cudaStream_t stream);
 
     const Model &model_;
@@ -98,6 +101,7 @@ class StepExperts {
     // Of steps whose adapters change experts.
     DeviceMemory adapted_tiles_;      // [rows * chosen] AdapterTile
     DeviceMemory adapted_tile_count_; // [1] int32
+    DeviceMemory in_adapted_tiles_;   // [rows * chosen] uint8: AdaptedTurns'
     // [rows * chosen, width or twice that]. Before the first product what weigh() has made for adapters beside e4m3:
     // [rows * chosen, hidden].
     DeviceMemory gate_up_;

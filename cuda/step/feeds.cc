@@ -94,7 +94,8 @@ Status Feeds::activate(size_t index, const FeedForward &f, const Input &x, const
     const RowScales scales =
         residual_.scales_of(buffers.activated_scales.as<float>(), w.down.scaling, rows);
     if (adapted && adapters.work.has_others && parts_.options.has_gated_products() &&
-        w.down.scaling != Scaling::blocks && takes_adapted_activation(adapters, activation)) {
+        w.down.scaling != Scaling::blocks &&
+        takes_adapted_activation(adapters, activation, in_e4m3)) {
         RETURN_IF_ERROR(parts_.adapters.shrink(addition, parts_.input, stream).status());
         RETURN_IF_ERROR(products_.run(product, rows, stream));
         RETURN_IF_ERROR(parts_.profile.mark(Part::gate_up, stream));

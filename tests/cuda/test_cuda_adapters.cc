@@ -27,6 +27,7 @@ struct Shape {
     int32_t column_heads = 0, row_heads = 0; // size; padded to 64
     Scaling scaling = Scaling::none;         // of x
     float alpha = 1;
+    bool turns = false; // two parts take turns in y
 
     int32_t width() const {
         int32_t all = 0;
@@ -239,12 +240,20 @@ struct Job {
         const auto all = static_cast<int32_t>(lists.tiles.size());
         const DeviceMemory there_rows = upload(lists.rows), there_tiles = upload(lists.tiles);
         const DeviceMemory counts = upload(std::vector<int32_t>{few, all - few});
-        const Array y(before, s.y_type);
+        std::vector<float> of_y = before;
+        for (size_t i = 0; s.turns && i < of_y.size(); ++i) {
+            const size_t width = size_t(s.width()), part = i % width / (width / 2);
+            const size_t column = i % (width / 2);
+            of_y[i / width * width + column / kPartTurn * 2 * kPartTurn + part * kPartTurn +
+                 column % kPartTurn] = before[i];
+        }
+        const Array y(of_y, s.y_type);
         const DeviceMemory of_rows = upload(lists.entries);
         const DeviceMemory block_counts = upload(lists.block_counts),
                            block_entries = upload(lists.block_entries);
         const int32_t stride = most + 8;
-        const Array t(int64_t{adapter_ranges(s.columns)} * (rows() + 3) * stride, DType::f32);
+        const int32_t wide = adapter_range(s.columns, rows() % 3 == 0);
+        const Array t(int64_t{(s.columns + wide - 1) / wide} * (rows() + 3) * stride, DType::f32);
         AdapterArguments a{};
         a.element = s.element;
         a.work = {counts.as<int32_t>() + 1,
@@ -262,6 +271,7 @@ struct Job {
         a.most_of_part = most_of_part;
         a.x = s.scaling == Scaling::none ? x_there->data() : codes_there.data();
         a.columns = s.columns;
+        a.range = wide;
         a.x_scales = s.scaling == Scaling::none ? nullptr : scales_there->floats();
         a.x_scaling = s.scaling;
         a.x_scale_stride = rows();
@@ -279,6 +289,7 @@ struct Job {
             a.first[p + 1] = a.first[p] + s.widths[static_cast<size_t>(p)];
         }
         a.alpha = s.alpha;
+        a.turns = s.turns;
         check(launch_adapter_shrink(a, sms, nullptr));
         if (ends == Ends::activated) return activate(a);
         if (ends == Ends::gated) {
@@ -307,7 +318,7 @@ struct Job {
         check(cudaMemset(out.data(), 0, 2 * count));
         const ActivationArguments activation{s.element, Activation::silu, true, a.y, nullptr,
                                              to,        rows(),           width};
-        assert_true(takes_adapted_activation(a, activation));
+        assert_true(takes_adapted_activation(a, activation, in_e4m3));
         check(launch_adapted_activation(a, activation, in_e4m3 ? of_rows.as<float>() : nullptr, sms,
                                         nullptr));
         if (!in_e4m3) return out.read();
@@ -507,6 +518,23 @@ void each_row_has_an_adapter_of_its_own(void **) {
     job.check_all(random, "an adapter for each row");
 }
 
+// Of gate and up, whose W is 0: silu(gate) * up.
+void check_gated(Job *job, const char *name) {
+    std::fill(job->before.begin(), job->before.end(), 0.0F);
+    const std::vector<double> sums = job->wanted();
+    const auto width = size_t(job->s.width() / 2);
+    std::vector<double> wanted;
+    for (size_t i = 0; i < sums.size() / 2; ++i) {
+        const double gate = sums[i / width * 2 * width + i % width];
+        wanted.push_back(gate / (1 + std::exp(-gate)) *
+                         sums[i / width * 2 * width + i % width + width]);
+    }
+    for (const Tiles kind : {Tiles::low, Tiles::mixed}) {
+        assert_close(job->run(std::vector<bool>(job->slots.size(), true), kind, Job::Ends::gated),
+                     wanted, 2 * tolerance(job->s.element), name);
+    }
+}
+
 void gate_and_up_are_changed_before_the_activation(void **) {
     if (!hopper) skip();
     Random random(seed_of_run());
@@ -519,19 +547,21 @@ void gate_and_up_are_changed_before_the_activation(void **) {
             const std::vector<std::vector<int32_t>> ranks = {
                 {16, 16}, {8, 24}, {0, most}, {most - 24, 12}, {4, 0}};
             Job job(random, s, ranks, draw_slots(random, rows, 5, rows > 100));
-            std::fill(job.before.begin(), job.before.end(), 0.0F);
-            const std::vector<double> sums = job.wanted();
-            std::vector<double> wanted;
-            for (size_t i = 0; i < sums.size() / 2; ++i) {
-                const double gate = sums[i / 256 * 512 + i % 256];
-                wanted.push_back(gate / (1 + std::exp(-gate)) *
-                                 sums[i / 256 * 512 + i % 256 + 256]);
-            }
-            for (const Tiles kind : {Tiles::low, Tiles::mixed}) {
-                assert_close(job.run(std::vector<bool>(size_t(rows), true), kind, Job::Ends::gated),
-                             wanted, 2 * tolerance(element), "gate and up");
-            }
+            check_gated(&job, "gate and up");
         }
+    }
+}
+
+// A block of rows with an adapter each, after one that has none, and a part of one after that.
+void a_stage_has_several_adapters(void **) {
+    if (!hopper) skip();
+    Random random(seed_of_run());
+    for (const int32_t rank : {8, 16, 24}) {
+        const Shape s{DType::bf16, DType::bf16, 128, {256, 256}};
+        std::vector<int32_t> slots(300, -1);
+        for (int32_t i = 0; i < 172; ++i) slots[size_t(128 + i)] = i * 77 % 172;
+        Job job(random, s, std::vector<std::vector<int32_t>>(172, {rank, rank}), slots);
+        check_gated(&job, "an adapter for each row");
     }
 }
 
@@ -547,13 +577,18 @@ void check_activated(const Job &job, Tiles kind) {
         const bool left = slot < 0 || (kind == Tiles::mixed && slot % 2 == 0);
         const double *gate = &sums[row * 2 * width], *up = gate + width;
         std::vector<double> of_row(width);
-        double most = 0;
+        double most = 0, gates = 0, ups = 0;
         for (size_t i = 0; !left && i < width; ++i) {
             of_row[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
             most = std::max(most, std::abs(of_row[i]));
+            gates = std::max(gates, std::abs(gate[i]));
+            ups = std::max(ups, std::abs(up[i]));
         }
         for (size_t i = 0; i < width; ++i) {
-            double close = 2 * tolerance(job.s.element) * most;
+            // What gate and up are off by goes with the greatest of their rows.
+            const double silu = up[i] != 0 ? of_row[i] / up[i] : 0;
+            double close =
+                tolerance(job.s.element) * (1.1 * gates * std::abs(up[i]) + ups * std::abs(silu));
             // Half of the last of e4m3's places, where the greatest is 448 and the smallest place 2^-9.
             if (in_e4m3) close += std::abs(of_row[i]) / 16 + most / 448 / 1024;
             const double other = double(got[row * width + i]);
@@ -570,14 +605,16 @@ void gate_and_up_are_changed_in_the_activation(void **) {
     Random random(seed_of_run());
     for (const DType element : {DType::bf16, DType::f16}) {
         for (const int32_t width : {32, 288, 4096}) {
-            for (const Scaling scaling : {Scaling::none, Scaling::rows}) {
-                Shape s{element, element, 2304, {width, width}};
-                s.scaling = scaling;
-                const auto rows = static_cast<int32_t>(draw(random, 1, 400));
+            for (const int kind : {0, 1, 2}) {
+                Shape s{element, element, kind == 1 ? 2320 : 2304, {width, width}};
+                s.scaling = kind == 1 ? Scaling::rows : Scaling::none;
+                s.turns = kind == 2;
+                // Of so many that CTAs have several tiles.
+                const auto rows = static_cast<int32_t>(draw(random, 1, width == 288 ? 3000 : 400));
                 const Job job(random, s, {{16, 16}, {8, 24}, {0, 64}, {40, 0}, {0, 0}},
                               draw_slots(random, rows, 5, rows > 100));
-                for (const Tiles kind : {Tiles::low, Tiles::mixed, Tiles::tall}) {
-                    check_activated(job, kind);
+                for (const Tiles tiles : {Tiles::low, Tiles::mixed, Tiles::tall}) {
+                    check_activated(job, tiles);
                 }
             }
         }
@@ -649,6 +686,7 @@ int main() {
         cmocka_unit_test(x_in_e4m3_is_taken_with_its_scales),
         cmocka_unit_test(each_row_has_an_adapter_of_its_own),
         cmocka_unit_test(gate_and_up_are_changed_before_the_activation),
+        cmocka_unit_test(a_stage_has_several_adapters),
         cmocka_unit_test(gate_and_up_are_changed_in_the_activation),
         cmocka_unit_test(lists_have_each_row_once),
         cmocka_unit_test(a_step_without_adapters_changes_nothing),

@@ -153,7 +153,7 @@ void load(Backend *backend, int32_t slot, std::shared_ptr<const Adapter> adapter
 
 // ---- Steps --------------------------------------------------------------------------------------
 
-// Nodes of up to 16 tokens, one page each.
+// Nodes of up to 16 tokens, one page each; with more than 32 nodes all but the first three have at most 4.
 struct Step {
     TokenBatch batch;
     std::vector<int32_t> targets = {3, 5, 7};
@@ -164,7 +164,8 @@ struct Step {
         batch.pages.resize(groups);
         for (size_t n = 0; n < adapters.size(); ++n) {
             Random random(seed + n); // a node's tokens are its own
-            const auto count = static_cast<int32_t>(1 + random() % 16);
+            const auto count =
+                static_cast<int32_t>(1 + random() % (adapters.size() > 32 && n >= 3 ? 4 : 16));
             const auto begin = static_cast<int32_t>(batch.tokens.size());
             const auto number = static_cast<int32_t>(n);
             ContextNode node{-1, 0, count, begin, count, false, number};
@@ -289,6 +290,57 @@ bool is_near(const Golden &golden, const char *quantize, uint64_t seed) {
                 golden.directory.c_str(), quantize, error, of_base, effect,
                 static_cast<long long>(refused));
     return false;
+}
+
+// More than 32 adapters with few rows each, which have launches of their own, beside others and rows without any; in steps of all
+// tokens and of wanted ones, with graphs and without.
+void many_adapters_have_few_rows_each(void **) {
+    uint64_t seed = seed_of_run();
+    constexpr int32_t count = 45;
+    for (const char *name :
+         {"golden/llama_bias_f32", "golden/llama2_mha_f16", "golden/qwen2_moe_bf16"}) {
+        const Golden golden = read_golden(name);
+        const auto model = load_of(golden);
+        const auto wide = make_cuda(*model, "f32");
+        for (const char *quantize : {"none", "fp8"}) {
+            const auto with = make_cuda(*model, "bf16", true, false, quantize);
+            const auto without = make_cuda(*model, "bf16", false, false, quantize);
+            Random random(++seed);
+            int64_t refused = 0;
+            std::vector<int32_t> of_nodes = {0, -1, 1}, none(count + 3, -1);
+            for (int32_t slot = 0; slot < count; ++slot) {
+                const auto adapter = made_up(random, *model, *with, 1 + slot % 2, &refused);
+                for (CudaBackend *backend : {wide.get(), with.get(), without.get()}) {
+                    if (std::string(quantize) != "none" && backend == wide.get()) {
+                        backend->unload_adapter(slot);
+                    }
+                    load(backend, slot, adapter);
+                }
+                of_nodes.push_back(slot);
+            }
+            for (const bool all : {true, false}) {
+                const auto run = [&](CudaBackend *backend, const std::vector<int32_t> &adapters) {
+                    return Step(seed, *model, adapters, all).run(backend);
+                };
+                const std::vector<float> wanted = run(wide.get(), of_nodes);
+                const std::vector<float> first = run(without.get(), of_nodes);
+                const double error = mean_difference(first, wanted);
+                const double effect = mean_difference(wanted, run(wide.get(), none));
+                const double of_base =
+                    mean_difference(run(without.get(), none), run(wide.get(), none));
+                if (!(error <
+                      (std::string(quantize) == "none" ? 0.2 : 0.4) * effect + 2 * of_base)) {
+                    fail_msg("%s, %s: off by %g, without adapters by %g; they change %g", name,
+                             quantize, error, of_base, effect);
+                }
+                for (int i = 0; i < 4; ++i) {
+                    const std::vector<float> got = run(with.get(), of_nodes);
+                    assert_int_equal(got.size(), first.size());
+                    assert_memory_equal(got.data(), first.data(), 4 * got.size());
+                }
+            }
+        }
+    }
 }
 
 void results_in_16_bits_are_those_in_32(void **) {
@@ -431,6 +483,7 @@ int main() {
     if (const int code = cuda::skipped()) return code;
     const CMUnitTest tests[] = {
         cmocka_unit_test(results_are_the_cpus),
+        cmocka_unit_test(many_adapters_have_few_rows_each),
         cmocka_unit_test(results_in_16_bits_are_those_in_32),
         cmocka_unit_test(graphs_and_slots_change_no_bit),
         cmocka_unit_test(merged_layers_come_and_go),
