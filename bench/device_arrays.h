@@ -53,8 +53,8 @@ template <typename Launch> float time_launches(int times, const Launch &launch) 
     return milliseconds / static_cast<float>(times);
 }
 
-// Microseconds of each call, which is passed the number of a layer. Calls take turns for about so many seconds each, so that all run
-// at the same clock; what runs before that is warm does not count.
+// Microseconds of each call, which is passed the number of a layer. Calls take turns for about so many seconds each, so that all
+// run at the same clock; those of a while at the beginning do not count.
 inline std::vector<double> time_in_turn(const std::vector<std::function<void(int)>> &calls,
                                         int layers, double seconds) {
     constexpr int rounds = 4;

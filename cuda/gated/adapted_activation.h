@@ -17,8 +17,8 @@ namespace batchllm::cuda {
 cudaError_t launch_adapted_activation(const AdapterArguments &adapters,
                                       const ActivationArguments &activation, float *scales, int sms,
                                       cudaStream_t stream);
-// Elements of 16 bits, widths that are multiples of 32, no bias, and gated kinds that need no numbers of their own. Experts' gate and
-// up take turns; they are not for e4m3.
+// Elements of 16 bits, widths that are multiples of 32, no bias, and gated kinds that need no numbers of their own. Not for e4m3
+// where gate and up take turns, as experts' do.
 bool takes_adapted_activation(const AdapterArguments &adapters,
                               const ActivationArguments &activation, bool in_e4m3);
 

@@ -289,8 +289,9 @@ bool StepAdapters::run_merged(int32_t slot, int64_t tokens) {
 
 // ---- A step -------------------------------------------------------------------------------------
 
-// The section: how many tiles all rows and the wanted ones have, of few rows and others; of both the rows' entries, blocks, which
-// are in other tiles, rows and tiles, those of all tokens last, which alone are of a length that the step's size does not give: steps of one size read at the same places.
+// The section: how many tiles all rows and the wanted ones have, of few rows and others; then of both kinds of rows their entries,
+// blocks, whether they are in other tiles than those of few rows, themselves, and tiles. Those of all tokens are last, since they
+// alone are of a length that the step's size does not give: steps of one size read at the same places.
 Status StepAdapters::stage(const TokenBatch &batch, std::span<const int32_t> wanted, int64_t tokens,
                            int64_t wanted_rows, bool gather, StepInput *input, Staging *staging) {
     bool any = false, several = false;
