@@ -11,6 +11,7 @@
 #include <new>
 #include <random>
 #include <span>
+#include <string>
 #include <sys/mman.h>
 
 #include "base/held_signals.h"
@@ -102,6 +103,7 @@ dnnl::memory::data_type dnnl_type(DType type) {
 struct Primitive {
     dnnl::matmul matmul;
     dnnl::memory::desc input, weights, output, scratchpad;
+    std::string kernel; // oneDNN's name for what computes it
 };
 
 // Possible rows per block, ascending.
@@ -169,8 +171,8 @@ struct Linear::Impl {
         };
         const Desc weights = make(64, Desc({k, n}, type, Tag::any)).weights_desc();
         const auto chosen = make(m, weights);
-        Primitive made{dnnl::matmul(chosen), chosen.src_desc(), chosen.weights_desc(),
-                       chosen.dst_desc(), chosen.scratchpad_desc()};
+        Primitive made{dnnl::matmul(chosen), chosen.src_desc(),        chosen.weights_desc(),
+                       chosen.dst_desc(),    chosen.scratchpad_desc(), chosen.impl_info_str()};
         return primitives.emplace(key, std::move(made)).first->second;
     }
 
@@ -216,7 +218,7 @@ struct Linear::Impl {
 
     // Finds the sizes that give a row the same bits in every place and among any others, namely those that agree with the
     // largest of them. Many rows are tried: of a matrix with one row of weights, each gives one number, and numbers that are
-    // added up in two orders are often the same.
+    // added up in two orders are often the same. So often that other kernels, as those with and without AMX, are not tried.
     Status find_sizes(int64_t n, int64_t k) {
         Sizes &found = sizes[{n, k}];
         if (!found.empty()) return {};
@@ -237,6 +239,7 @@ struct Linear::Impl {
         std::vector<std::vector<float>> expected(kBlockRows); // of each row; none: not known yet
         for (auto size = kSizes.rbegin(); size != kSizes.rend(); ++size) {
             const Primitive &made = primitive(*size, n, k);
+            if (!found.empty() && made.kernel != primitive(found.front(), n, k).kernel) continue;
             RETURN_IF_ERROR(reserve(made));
             const int64_t tried = std::max(*size, kTriedRows);
             bool equal = true;
