@@ -13,7 +13,7 @@ namespace {
 
 using Kind = ConstraintSpecification::Kind;
 
-batchllm_constraint_options default_options() {
+batchllm_constraint_options default_constraint_options() {
     batchllm_constraint_options options{};
     options.struct_size = sizeof options;
     options.text_bytes = -1;
@@ -106,7 +106,7 @@ Result<ConstraintSpecification> read_options(const batchllm_constraint_options &
 extern "C" {
 
 void batchllm_constraint_options_init(batchllm_constraint_options *options, size_t struct_size) {
-    const batchllm_constraint_options defaults = default_options();
+    const batchllm_constraint_options defaults = default_constraint_options();
     api::init_struct(&defaults, sizeof defaults, options, struct_size);
 }
 
@@ -116,7 +116,7 @@ int32_t batchllm_constraint_create(batchllm_engine *engine,
     return guard_out(out, [&]() -> Status {
         RETURN_IF_ERROR(need("engine", engine));
         RETURN_IF_ERROR(need("options", options));
-        batchllm_constraint_options known = default_options();
+        batchllm_constraint_options known = default_constraint_options();
         RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
         ASSIGN_OR_RETURN(const ConstraintSpecification specification, read_options(known));
         ASSIGN_OR_RETURN(SpecifiedConstraint made, engine->engine->make_constraint(specification));

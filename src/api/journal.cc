@@ -17,7 +17,7 @@ struct batchllm_journal {
 
 namespace {
 
-batchllm_journal_options default_options() {
+batchllm_journal_options default_journal_options() {
     batchllm_journal_options options{};
     options.struct_size = sizeof options;
     options.keep_state = 1;
@@ -33,7 +33,7 @@ Status need_one_of(const char *name, int32_t value, int32_t last) {
 Result<JournalOptions> read_options(const batchllm_journal_options *options) {
     RETURN_IF_ERROR(need("options", options));
     ASSIGN_OR_RETURN(const batchllm_journal_options known,
-                     api::over_defaults(options, default_options()));
+                     api::over_defaults(options, default_journal_options()));
     RETURN_IF_ERROR(need_one_of("kind", known.kind, BATCHLLM_JOURNAL_BLOCKS));
     RETURN_IF_ERROR(need_one_of("existing", known.existing, BATCHLLM_JOURNAL_RETRY));
     JournalOptions read;
@@ -76,7 +76,7 @@ Result<JournalOptions> read_options(const batchllm_journal_options *options) {
 extern "C" {
 
 void batchllm_journal_options_init(batchllm_journal_options *options, size_t struct_size) {
-    const batchllm_journal_options defaults = default_options();
+    const batchllm_journal_options defaults = default_journal_options();
     api::init_struct(&defaults, sizeof defaults, options, struct_size);
 }
 

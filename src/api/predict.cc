@@ -16,7 +16,7 @@ using api::need;
 
 namespace {
 
-batchllm_predict_options default_options() {
+batchllm_predict_options default_predict_options() {
     batchllm_predict_options options{};
     options.struct_size = sizeof options;
     return options;
@@ -24,7 +24,7 @@ batchllm_predict_options default_options() {
 
 Result<PredictOptions> read_options(const batchllm_predict_options *options) {
     ASSIGN_OR_RETURN(const batchllm_predict_options known,
-                     api::over_defaults(options, default_options()));
+                     api::over_defaults(options, default_predict_options()));
     RETURN_IF_ERROR(api::need_zero("options->reserved", known.reserved));
     if (known.expected_tokens < 0 || known.expected_tokens > INT32_MAX) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -91,7 +91,7 @@ Result<batchllm_prediction> api::checked_prediction(const char *name,
 extern "C" {
 
 void batchllm_predict_options_init(batchllm_predict_options *options, size_t struct_size) {
-    const batchllm_predict_options defaults = default_options();
+    const batchllm_predict_options defaults = default_predict_options();
     api::init_struct(&defaults, sizeof defaults, options, struct_size);
 }
 

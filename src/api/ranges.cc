@@ -19,7 +19,7 @@ struct RangesBatch : batchllm_ranges {
     std::vector<int64_t> all_places;
 };
 
-batchllm_ranges_options default_options() {
+batchllm_ranges_options default_ranges_options() {
     batchllm_ranges_options options{};
     options.struct_size = sizeof options;
     options.partitions = 1;
@@ -30,7 +30,7 @@ batchllm_ranges_options default_options() {
 
 Result<RangeOptions> read_options(const batchllm_ranges_options *options, int64_t n) {
     ASSIGN_OR_RETURN(const batchllm_ranges_options known,
-                     api::over_defaults(options, default_options()));
+                     api::over_defaults(options, default_ranges_options()));
     RETURN_IF_ERROR(api::need_zero("options->reserved", known.reserved));
     if (known.partitions < 1 || known.start_bytes < 1 || known.expected_tokens < 0) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -55,7 +55,7 @@ Result<RangeOptions> read_options(const batchllm_ranges_options *options, int64_
 extern "C" {
 
 void batchllm_ranges_options_init(batchllm_ranges_options *options, size_t struct_size) {
-    const batchllm_ranges_options defaults = default_options();
+    const batchllm_ranges_options defaults = default_ranges_options();
     api::init_struct(&defaults, sizeof defaults, options, struct_size);
 }
 

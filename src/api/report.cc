@@ -21,7 +21,7 @@ struct batchllm_report {
 
 namespace {
 
-batchllm_report_options default_options() {
+batchllm_report_options default_report_options() {
     batchllm_report_options options{};
     options.struct_size = sizeof options;
     return options;
@@ -29,7 +29,7 @@ batchllm_report_options default_options() {
 
 Result<PageOptions> read_options(const batchllm_report_options *options) {
     ASSIGN_OR_RETURN(const batchllm_report_options known,
-                     api::over_defaults(options, default_options()));
+                     api::over_defaults(options, default_report_options()));
     RETURN_IF_ERROR(api::need_zero("options->reserved", known.reserved));
     for (const double seconds : {known.seconds, known.tokenize_seconds, known.plan_seconds}) {
         if (seconds >= 0 && std::isfinite(seconds)) continue;
@@ -58,7 +58,7 @@ std::vector<TokenRow> token_rows(const api::PlanRows &rows) {
 extern "C" {
 
 void batchllm_report_options_init(batchllm_report_options *options, size_t struct_size) {
-    const batchllm_report_options defaults = default_options();
+    const batchllm_report_options defaults = default_report_options();
     api::init_struct(&defaults, sizeof defaults, options, struct_size);
 }
 

@@ -25,7 +25,7 @@ struct batchllm_table {
 
 namespace {
 
-batchllm_table_options default_options() {
+batchllm_table_options default_table_options() {
     batchllm_table_options options{};
     options.struct_size = sizeof options;
     options.template_bytes = -1;
@@ -34,7 +34,7 @@ batchllm_table_options default_options() {
 
 Result<TableOptions> read_options(const batchllm_table_options *options, int64_t rows) {
     RETURN_IF_ERROR(need("options", options));
-    batchllm_table_options known = default_options();
+    batchllm_table_options known = default_table_options();
     RETURN_IF_ERROR(copy_known("options", options, &known, sizeof known));
     if (known.template_text == nullptr) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "template_text is NULL");
@@ -212,7 +212,7 @@ int32_t batchllm_template_order(const char *template_text, int64_t template_byte
 }
 
 void batchllm_table_options_init(batchllm_table_options *options, size_t struct_size) {
-    const batchllm_table_options defaults = default_options();
+    const batchllm_table_options defaults = default_table_options();
     api::init_struct(&defaults, sizeof defaults, options, struct_size);
 }
 

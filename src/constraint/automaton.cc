@@ -4,13 +4,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include "constraint/index.h"
 #include "constraint/minimize.h"
 #include "constraint/nfa.h"
 
 namespace batchllm {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 // The pairs of states to which a text leads. If b cannot continue, its state is kDead; if a cannot continue,
 // neither does.

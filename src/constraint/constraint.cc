@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "constraint/grammar_code.h"
+#include "constraint/index.h"
 #include "constraint/least_bytes.h"
 #include "constraint/retired_graphs.h"
 #include "constraint/state_graph.h"
@@ -13,8 +14,6 @@
 
 namespace batchllm {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 Status too_ambiguous() {
     return error(

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "constraint/grammar_facts.h"
+#include "constraint/index.h"
 #include "constraint/minimize.h"
 
 namespace batchllm {
@@ -11,8 +12,6 @@ namespace {
 
 constexpr int32_t kDeepestNodes = 2000;
 constexpr int64_t kMostCounted = int64_t{1} << 30; // no text reaches larger counts
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 // The automaton without the bytes that must not occur in a text.
 Automaton restricted(const Automaton &automaton, const bool (&usable)[256]) {

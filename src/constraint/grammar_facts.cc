@@ -3,13 +3,12 @@
 #include <algorithm>
 
 #include "base/printable.h"
+#include "constraint/index.h"
 
 namespace batchllm {
 namespace {
 
 using Kind = Grammar::Kind;
-
-size_t at(NodeId id) { return static_cast<size_t>(id); }
 
 // Calls visit(child) for each node that the node refers to.
 template <typename Visit> void for_children(const Grammar &grammar, NodeId id, Visit visit) {

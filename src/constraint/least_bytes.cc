@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "constraint/index.h"
+
 namespace batchllm {
 namespace {
 
@@ -13,8 +15,6 @@ using Kind = Grammar::Kind;
 
 constexpr int64_t most = int64_t{1} << 40;
 constexpr int64_t unknown = -1;
-
-size_t at(NodeId id) { return static_cast<size_t>(id); }
 
 // Knuth's generalisation of Dijkstra's algorithm: nodes are settled in the order of their lengths,
 // each once enough of its parts have been. What is settled later is never shorter, so a node's first

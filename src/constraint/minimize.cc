@@ -7,12 +7,12 @@
 #include <numeric>
 #include <utility>
 
+#include "constraint/index.h"
+
 namespace batchllm {
 namespace {
 
 constexpr int32_t kDead = Automaton::kDead;
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 // Sets of 0 .. n-1, split by marking elements.
 class Partition {

@@ -4,12 +4,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "constraint/index.h"
 #include "constraint/minimize.h"
 
 namespace batchllm {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 bool is_word(int32_t byte) {
     return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||

@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "constraint/index.h"
+
 namespace batchllm {
-namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
-
-} // namespace
-
 void StateGraph::Closure::expand(int32_t place, int32_t count, int32_t stack, bool fresh) {
     const Item first{place, count, stack, fresh};
     if (!add(first)) return;

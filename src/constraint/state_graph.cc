@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "constraint/hash_mix.h"
+#include "constraint/index.h"
 #include "constraint/state_closure.h"
 #include "constraint/token_mask.h"
 
@@ -11,8 +12,6 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t kNone = GrammarCode::kNone;
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 std::atomic<int64_t> bytes_of_all = 0;
 std::atomic<int64_t> count_of_all = 0;

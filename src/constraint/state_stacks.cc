@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "constraint/index.h"
+
 namespace batchllm {
 namespace {
-
-constexpr int32_t kNone = GrammarCode::kNone;
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 void sort_once(std::vector<int32_t> *numbers) {
     std::sort(numbers->begin(), numbers->end());
@@ -26,7 +24,7 @@ int32_t StateGraph::intern_stack(Stack stack) {
     const auto number = static_cast<int32_t>(stacks_.size()) - 1;
     stack_numbers_.emplace(stacks_.back().get(), number);
     after_.push_back(nullptr);
-    for (std::vector<int32_t> &near : near_) near.push_back(kNone);
+    for (std::vector<int32_t> &near : near_) near.push_back(GrammarCode::kNone);
     return number;
 }
 
@@ -135,19 +133,20 @@ int32_t StateGraph::near_stack(int32_t stack, Horizon horizon) {
     std::vector<int32_t> open{stack};
     while (!open.empty()) {
         const int32_t top = open.back();
-        if (known[at(top)] != kNone) {
+        if (known[at(top)] != GrammarCode::kNone) {
             open.pop_back();
             continue;
         }
         const size_t before = open.size();
         for (const Frame &frame : *stacks_[at(top)])
-            if (frame.rest != kNone && known[at(frame.rest)] == kNone) open.push_back(frame.rest);
+            if (frame.rest != GrammarCode::kNone && known[at(frame.rest)] == GrammarCode::kNone)
+                open.push_back(frame.rest);
         if (open.size() > before) continue;
         open.pop_back();
         Stack near = *stacks_[at(top)];
         for (Frame &frame : near) {
             frame.count = near_count(frame, horizons_[horizon]);
-            if (frame.rest != kNone) frame.rest = known[at(frame.rest)];
+            if (frame.rest != GrammarCode::kNone) frame.rest = known[at(frame.rest)];
         }
         if (!spend_work(near.size())) return stack;
         std::vector<Stacks> unmerged;
@@ -166,7 +165,7 @@ int32_t StateGraph::near_stack(int32_t stack, Horizon horizon) {
 int32_t StateGraph::import_stack(const StateGraph &other, int32_t stack,
                                  std::unordered_map<int32_t, int32_t> *known) {
     std::vector<int32_t> open{stack};
-    known->emplace(kNone, kNone);
+    known->emplace(GrammarCode::kNone, GrammarCode::kNone);
     while (!open.empty()) {
         const int32_t top = open.back();
         const size_t before = open.size();

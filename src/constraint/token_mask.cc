@@ -4,10 +4,10 @@
 #include <bit>
 #include <utility>
 
+#include "constraint/index.h"
+
 namespace batchllm {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 void set_bit(std::vector<uint32_t> *words, int32_t token) {
     (*words)[at(token / 32)] |= uint32_t{1} << (token % 32);

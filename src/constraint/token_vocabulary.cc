@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "constraint/index.h"
 #include "text/utf8.h"
 
 namespace batchllm {
 namespace {
-
-size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
 

@@ -24,8 +24,8 @@ constexpr int usual_scans = 50;
 
 // A decompressor whose errors come back to `out`. Its functions jump there, so what lies between a
 // setjmp and a call of the library has no destructors to run.
-struct Reader {
-    Reader() {
+struct JpegReader {
+    JpegReader() {
         info.err = jpeg_std_error(&errors);
         info.client_data = this;
         errors.error_exit = [](j_common_ptr common) { of(common)->fail(); };
@@ -45,7 +45,7 @@ struct Reader {
         source.resync_to_restart = jpeg_resync_to_restart;
         source.term_source = [](j_decompress_ptr) {};
         progress.progress_monitor = [](j_common_ptr common) {
-            Reader *reader = of(common);
+            JpegReader *reader = of(common);
             const int scans = reader->info.input_scan_number;
             const int64_t pixels = int64_t{reader->info.image_width} * reader->info.image_height;
             if (scans <= usual_scans) return;
@@ -54,11 +54,13 @@ struct Reader {
             std::longjmp(reader->out, 1);
         };
     }
-    ~Reader() { jpeg_destroy_decompress(&info); }
-    Reader(const Reader &) = delete;
-    Reader &operator=(const Reader &) = delete;
+    ~JpegReader() { jpeg_destroy_decompress(&info); }
+    JpegReader(const JpegReader &) = delete;
+    JpegReader &operator=(const JpegReader &) = delete;
 
-    static Reader *of(j_common_ptr common) { return static_cast<Reader *>(common->client_data); }
+    static JpegReader *of(j_common_ptr common) {
+        return static_cast<JpegReader *>(common->client_data);
+    }
     [[noreturn]] void fail() { std::longjmp(out, 1); }
 
     // What went wrong, after a jump.
@@ -144,13 +146,13 @@ struct Reader {
 } // namespace
 
 Result<FileHeader> read_jpeg_header(FileBytes file) {
-    Reader reader;
+    JpegReader reader;
     if (!reader.read_header(file)) return reader.status();
     return FileHeader{reader.info.image_width, reader.info.image_height, reader.orientation()};
 }
 
 Status decode_jpeg(FileBytes file, Pixels *pixels) {
-    Reader reader;
+    JpegReader reader;
     if (!reader.read_header(file)) return reader.status();
     std::unique_ptr<uint8_t[]> inks;
     switch (reader.info.num_components) {

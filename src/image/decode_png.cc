@@ -51,11 +51,11 @@ int find_orientation(FileBytes file) {
 
 // A reader whose errors come back to `out`: what lies between a setjmp and a call of the library has
 // no destructors to run.
-struct Reader {
-    explicit Reader(FileBytes bytes) : rest(bytes) {}
-    ~Reader() { png_destroy_read_struct(&png, &info, nullptr); }
-    Reader(const Reader &) = delete;
-    Reader &operator=(const Reader &) = delete;
+struct PngReader {
+    explicit PngReader(FileBytes bytes) : rest(bytes) {}
+    ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
+    PngReader(const PngReader &) = delete;
+    PngReader &operator=(const PngReader &) = delete;
 
     Status status() const {
         if (out_of_memory) {
@@ -70,7 +70,7 @@ struct Reader {
         png = png_create_read_struct_2(
             PNG_LIBPNG_VER_STRING, this,
             [](png_structp p, png_const_charp text) {
-                auto *reader = static_cast<Reader *>(png_get_error_ptr(p));
+                auto *reader = static_cast<PngReader *>(png_get_error_ptr(p));
                 std::strncpy(reader->problem.data(), text, reader->problem.size() - 1);
                 std::longjmp(reader->out, 1);
             },
@@ -78,7 +78,7 @@ struct Reader {
             [](png_structp p, png_alloc_size_t size) {
                 void *memory = std::malloc(size);
                 if (memory == nullptr)
-                    static_cast<Reader *>(png_get_mem_ptr(p))->out_of_memory = true;
+                    static_cast<PngReader *>(png_get_mem_ptr(p))->out_of_memory = true;
                 return memory;
             },
             [](png_structp, png_voidp memory) { std::free(memory); });
@@ -88,7 +88,7 @@ struct Reader {
             return false;
         }
         png_set_read_fn(png, this, [](png_structp p, png_bytep to, size_t count) {
-            auto *reader = static_cast<Reader *>(png_get_io_ptr(p));
+            auto *reader = static_cast<PngReader *>(png_get_io_ptr(p));
             if (count > reader->rest.size()) {
                 reader->truncated = true;
                 png_error(p, "it is truncated");
@@ -138,7 +138,7 @@ struct Reader {
 // A row of the file's pixels -> RGB.
 class Converter {
   public:
-    explicit Converter(const Reader &reader)
+    explicit Converter(const PngReader &reader)
         : kind_(png_get_color_type(reader.png, reader.info)),
           depth_(png_get_bit_depth(reader.png, reader.info)) {
         png_bytep alpha = nullptr;
@@ -220,14 +220,14 @@ class Converter {
 Result<FileHeader> read_png_header(FileBytes file) {
     // The first chunk is IHDR, so this alone tells the size.
     if (file.size() < signature_bytes + 25) return bad_picture("PNG", "it is truncated");
-    Reader reader(file);
+    PngReader reader(file);
     if (!reader.read_header()) return reader.status();
     return FileHeader{png_get_image_width(reader.png, reader.info),
                       png_get_image_height(reader.png, reader.info), find_orientation(file)};
 }
 
 Status decode_png(FileBytes file, Pixels *pixels) {
-    Reader reader(file);
+    PngReader reader(file);
     if (!reader.read_header()) return reader.status();
     const Converter converter(reader);
     if (!reader.start()) return reader.status();

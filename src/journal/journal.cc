@@ -17,6 +17,7 @@
 #include "base/printable.h"
 #include "journal/file_hash.h"
 #include "journal/named_file.h"
+#include "journal/word.h"
 
 namespace batchllm {
 namespace {
@@ -25,16 +26,6 @@ namespace {
 constexpr size_t block_head = 16;
 
 uint64_t hash_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
-
-uint64_t read_word(const char *bytes) {
-    uint64_t value = 0;
-    for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(bytes[i]);
-    return value;
-}
-
-void append_word(std::string *out, uint64_t value) {
-    for (int shift = 0; shift < 64; shift += 8) *out += static_cast<char>(value >> shift & 0xFF);
-}
 
 Result<int64_t> size_of(const std::string &path, int fd) {
     struct stat info;

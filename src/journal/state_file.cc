@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "journal/named_file.h"
 #include "journal/results_file.h"
+#include "journal/word.h"
 
 namespace batchllm {
 namespace {
@@ -27,16 +28,6 @@ constexpr uint64_t row_mask = (uint64_t{1} << check_shift) - 1;
 // Never 0, which records of early versions have there.
 uint64_t check_of(uint64_t word, uint64_t hash) {
     return std::max<uint64_t>(1, (word ^ hash) * 0x9E3779B97F4A7C15 >> check_shift);
-}
-
-void append_word(std::string *out, uint64_t value) {
-    for (int shift = 0; shift < 64; shift += 8) *out += static_cast<char>(value >> shift & 0xFF);
-}
-
-uint64_t read_word(const char *bytes) {
-    uint64_t value = 0;
-    for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(bytes[i]);
-    return value;
 }
 
 } // namespace

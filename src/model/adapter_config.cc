@@ -10,7 +10,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_ADAPTER_FORMAT;
 constexpr int64_t most_rank = 1 << 20;
 constexpr size_t most_expressions = 1024;
 
@@ -215,7 +214,8 @@ Status AdapterConfig::read_layers(const JsonValue &config) {
 }
 
 Result<AdapterConfig> AdapterConfig::parse(std::string_view text, const std::string &file) {
-    ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse_of_python(text, file, code));
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::parse_of_python(text, file, BATCHLLM_ERROR_ADAPTER_FORMAT));
     const JsonValue root = document.root();
     if (!root.is_object()) return root.fail("must be an object");
     ASSIGN_OR_RETURN(const std::string kind, root.string("peft_type"));

@@ -23,7 +23,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_ADAPTER_FORMAT;
 constexpr size_t config_limit = 16U << 20U;
 
 AdapterHash hash_of(XXH3_state_t *state) {
@@ -92,7 +91,9 @@ Status read_weights(AdapterFiles *files, WeightMemory *memory, XXH3_state_t *sta
                 return error(BATCHLLM_ERROR_IO, "%s: cannot read: %s", path.c_str(),
                              std::strerror(errno));
             }
-            if (got == 0) return error(code, "%s: was cut short while it was read", path.c_str());
+            if (got == 0)
+                return error(BATCHLLM_ERROR_ADAPTER_FORMAT, "%s: was cut short while it was read",
+                             path.c_str());
             add_to_hash(state, to, static_cast<size_t>(got));
             to += got;
             bytes -= static_cast<size_t>(got);
@@ -110,7 +111,7 @@ Status read_weights(AdapterFiles *files, WeightMemory *memory, XXH3_state_t *sta
         if (parsed.ok()) {
             files->tensors = std::move(parsed).value();
         } else if (parsed.status().code() == BATCHLLM_ERROR_MODEL_FORMAT) {
-            files->malformed = Status(code, parsed.status().message());
+            files->malformed = Status(BATCHLLM_ERROR_ADAPTER_FORMAT, parsed.status().message());
         } else {
             files->malformed = parsed.status();
         }
@@ -414,7 +415,8 @@ class AdapterReader {
         for (const auto &[name, pair] : linear_) RETURN_IF_ERROR(take(name, pair));
         for (const auto &[name, pair] : embeddings_) RETURN_IF_ERROR(take_embedding(name, pair));
         if (adapter_->changes.empty() && !adapter_->embedding.a) {
-            return error(code, "%s: changes nothing of the model", path_.c_str());
+            return error(BATCHLLM_ERROR_ADAPTER_FORMAT, "%s: changes nothing of the model",
+                         path_.c_str());
         }
         adapter_->hash = files_.hash;
         adapter_->bytes.push_back(std::move(files_.weights.bytes));
@@ -484,7 +486,8 @@ class AdapterReader {
     };
     Result<Stored> read_pair(const std::string &name, const Pair &pair) const {
         if (pair.a == nullptr || pair.b == nullptr) {
-            return error(code, "%s: module %s has only one of the two matrices", path_.c_str(),
+            return error(BATCHLLM_ERROR_ADAPTER_FORMAT,
+                         "%s: module %s has only one of the two matrices", path_.c_str(),
                          printable(name).c_str());
         }
         Stored stored;
@@ -529,8 +532,8 @@ class AdapterReader {
         }
         const auto parameters = modules_.stacked(described);
         if (!parameters.empty()) return take_stacked(plain, parameters, stored);
-        return error(code, "%s: tensor %s: the model has no such module", path_.c_str(),
-                     printable(pair.a->name).c_str());
+        return error(BATCHLLM_ERROR_ADAPTER_FORMAT, "%s: tensor %s: the model has no such module",
+                     path_.c_str(), printable(pair.a->name).c_str());
     }
 
     // The name in the model's description. `module` may be called as in the model's files or in the
@@ -544,7 +547,7 @@ class AdapterReader {
         const int64_t rank = config_->rank_of(name);
         if (stored.a.rows == rank * experts && stored.b.columns == rank * experts) return {};
         return error(
-            code,
+            BATCHLLM_ERROR_ADAPTER_FORMAT,
             "%s: tensors %s and lora_B have %lld rows and %lld columns: by "
             "adapter_config.json their rank is %lld%s",
             path_.c_str(), printable(stored.a.name).c_str(), static_cast<long long>(stored.a.rows),
@@ -554,8 +557,9 @@ class AdapterReader {
 
     Status check_shape(const Tensor &tensor, int64_t rows, int64_t columns) const {
         if (tensor.rows == rows && tensor.columns == columns) return {};
-        return error(code, "%s: tensor %s has shape %s: with this model it must be %s",
-                     path_.c_str(), printable(tensor.name).c_str(),
+        return error(BATCHLLM_ERROR_ADAPTER_FORMAT,
+                     "%s: tensor %s has shape %s: with this model it must be %s", path_.c_str(),
+                     printable(tensor.name).c_str(),
                      shape_text({tensor.rows, tensor.columns}).c_str(),
                      shape_text({rows, columns}).c_str());
     }
@@ -563,8 +567,8 @@ class AdapterReader {
     Result<float> scale_of(const std::string &name) const {
         const auto scale = static_cast<float>(config_->scale_of(name));
         if (std::isfinite(scale)) return scale;
-        return error(code, "%s: the scale of %s is not finite", files_.config_path().c_str(),
-                     printable(name).c_str());
+        return error(BATCHLLM_ERROR_ADAPTER_FORMAT, "%s: the scale of %s is not finite",
+                     files_.config_path().c_str(), printable(name).c_str());
     }
 
     Status take_linear(const std::string &name, const Module &module, const Stored &stored) {
@@ -594,7 +598,8 @@ class AdapterReader {
                 low.b.data = rows;
             }
             if (!adapter_->changes.try_emplace(part.matrix, std::move(low)).second) {
-                return error(code, "%s: tensor %s: its module is changed twice", path_.c_str(),
+                return error(BATCHLLM_ERROR_ADAPTER_FORMAT,
+                             "%s: tensor %s: its module is changed twice", path_.c_str(),
                              printable(a.name).c_str());
             }
         }
@@ -631,7 +636,7 @@ class AdapterReader {
                 return take_experts(parameter_name(name, parameter), parameter, stored, turned);
             }
         }
-        return error(code,
+        return error(BATCHLLM_ERROR_ADAPTER_FORMAT,
                      "%s: tensor %s has shape %s, and lora_B %s: they fit no parameter of this "
                      "module that target_parameters names",
                      path_.c_str(), printable(stored.a.name).c_str(),
@@ -700,7 +705,8 @@ class AdapterReader {
     Status take_embedding(const std::string &name, const Pair &pair) {
         ASSIGN_OR_RETURN(const Stored stored, read_pair(name, pair));
         if (described_name(name + ".weight", model_) != model_.embedding.name) {
-            return error(code, "%s: tensor %s: the model has no such embedding", path_.c_str(),
+            return error(BATCHLLM_ERROR_ADAPTER_FORMAT,
+                         "%s: tensor %s: the model has no such embedding", path_.c_str(),
                          printable(pair.a->name).c_str());
         }
         if (!config_->names_module(name)) {
@@ -715,8 +721,8 @@ class AdapterReader {
     }
 
     Status refuse(const StoredTensor &tensor, const std::string &why) const {
-        return error(code, "%s: tensor %s %s", path_.c_str(), printable(tensor.name).c_str(),
-                     why.c_str());
+        return error(BATCHLLM_ERROR_ADAPTER_FORMAT, "%s: tensor %s %s", path_.c_str(),
+                     printable(tensor.name).c_str(), why.c_str());
     }
 
     AdapterFiles files_;

@@ -9,7 +9,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr size_t index_limit = 256U << 20U;
 constexpr size_t shard_limit = 4096;
 
@@ -35,7 +34,7 @@ Status check_shard_name(const JsonValue &value, const std::string &name) {
 Status add_shards(const std::string &model_dir, const std::string &index_path,
                   Checkpoint *checkpoint) {
     ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(index_path, index_limit, code));
+                     JsonDocument::load(index_path, index_limit, BATCHLLM_ERROR_MODEL_FORMAT));
     if (!document.root().is_object()) return document.root().fail("must be an object");
     ASSIGN_OR_RETURN(const JsonValue map, document.root().at("weight_map"));
     ASSIGN_OR_RETURN(const auto members, map.members());
@@ -56,13 +55,13 @@ Status add_shards(const std::string &model_dir, const std::string &index_path,
     for (const auto &[tensor, shard] : listed) {
         const auto found = checkpoint->tensors.find(tensor);
         if (found == checkpoint->tensors.end() || found->second.file != shards[shard]) {
-            return error(code, "%s: tensor %s is not in %s", index_path.c_str(),
-                         printable(tensor).c_str(), shard.c_str());
+            return error(BATCHLLM_ERROR_MODEL_FORMAT, "%s: tensor %s is not in %s",
+                         index_path.c_str(), printable(tensor).c_str(), shard.c_str());
         }
     }
     for (const auto &[tensor, located] : checkpoint->tensors) {
         if (!listed.contains(tensor) && !is_ignored_tensor(tensor)) {
-            return error(code, "%s: tensor %s is not in %s",
+            return error(BATCHLLM_ERROR_MODEL_FORMAT, "%s: tensor %s is not in %s",
                          checkpoint->files[located.file].path().c_str(), printable(tensor).c_str(),
                          index_path.c_str());
         }
@@ -80,7 +79,7 @@ Status Checkpoint::add_file(const std::string &path) {
         const auto [place, is_new] =
             tensors.try_emplace(std::move(name), Located{files.size(), std::move(stored)});
         if (!is_new) {
-            return error(code, "%s: tensor %s is in %s too", path.c_str(),
+            return error(BATCHLLM_ERROR_MODEL_FORMAT, "%s: tensor %s is in %s too", path.c_str(),
                          printable(place->first).c_str(), files[place->second.file].path().c_str());
         }
     }
@@ -98,7 +97,7 @@ Status Checkpoint::rename(const Model &model) {
         }
         const auto [place, is_new] = named.try_emplace(described, std::move(located));
         if (!is_new) {
-            return error(code, "%s: tensor %s stands there under two names",
+            return error(BATCHLLM_ERROR_MODEL_FORMAT, "%s: tensor %s stands there under two names",
                          files[place->second.file].path().c_str(), printable(described).c_str());
         }
     }
@@ -145,11 +144,11 @@ Result<Checkpoint> open_checkpoint(const std::string &model_dir) {
         ASSIGN_OR_RETURN(const bool has_torch, file_exists(model_dir + "/pytorch_model.bin"));
         ASSIGN_OR_RETURN(const bool has_torch_index,
                          file_exists(model_dir + "/pytorch_model.bin.index.json"));
-        return error(code, "%s: neither model.safetensors nor model.safetensors.index.json%s",
-                     model_dir.c_str(),
-                     has_torch || has_torch_index
-                         ? "; pytorch_model.bin must be converted to safetensors"
-                         : "");
+        return error(
+            BATCHLLM_ERROR_MODEL_FORMAT,
+            "%s: neither model.safetensors nor model.safetensors.index.json%s", model_dir.c_str(),
+            has_torch || has_torch_index ? "; pytorch_model.bin must be converted to safetensors"
+                                         : "");
     }
     return checkpoint;
 }

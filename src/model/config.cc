@@ -5,7 +5,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr int32_t most_head_dim = 1024;
 
 } // namespace
@@ -41,7 +40,8 @@ Status read_heads(const JsonValue &config, const ConfigDefaults &defaults, int32
                                 absent ? defaults.kv_heads.value_or(shape->heads) : shape->heads,
                                 1 << 14));
     if (shape->heads % shape->kv_heads != 0) {
-        return error(code, "%s: \"num_key_value_heads\" is %d: must divide num_attention_heads, %d",
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: \"num_key_value_heads\" is %d: must divide num_attention_heads, %d",
                      config.file().c_str(), shape->kv_heads, shape->heads);
     }
     const int32_t ratio = hidden / shape->heads;
@@ -49,12 +49,14 @@ Status read_heads(const JsonValue &config, const ConfigDefaults &defaults, int32
                      read_count(config, "head_dim",
                                 defaults.head_dim != 0 ? defaults.head_dim : ratio, most_head_dim));
     if (!config.given("head_dim") && defaults.head_dim == 0 && hidden % shape->heads != 0) {
-        return error(code, "%s: \"hidden_size\" is %d: not a multiple of num_attention_heads, %d",
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: \"hidden_size\" is %d: not a multiple of num_attention_heads, %d",
                      config.file().c_str(), hidden, shape->heads);
     }
     if (shape->head_dim < 2 || shape->head_dim > most_head_dim || shape->head_dim % 2 != 0) {
-        return error(code, "%s: \"head_dim\" is %d: must be even and from 2 to %d",
-                     config.file().c_str(), shape->head_dim, most_head_dim);
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: \"head_dim\" is %d: must be even and from 2 to %d", config.file().c_str(),
+                     shape->head_dim, most_head_dim);
     }
     return {};
 }
@@ -109,8 +111,9 @@ Result<std::vector<JsonValue>> read_layer_types(const JsonValue &types, size_t l
                                                 const char *key) {
     ASSIGN_OR_RETURN(auto list, types.elements());
     if (list.size() == layers) return list;
-    return error(code, "%s: \"%s\" has %zu entries: num_hidden_layers is %zu", types.file().c_str(),
-                 key, list.size(), layers);
+    return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                 "%s: \"%s\" has %zu entries: num_hidden_layers is %zu", types.file().c_str(), key,
+                 list.size(), layers);
 }
 
 Result<bool> read_flag(const JsonValue &config, std::string_view key, bool otherwise) {

@@ -12,15 +12,7 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-
 int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
-
-uint32_t word_at(const std::byte *words, int64_t index) {
-    uint32_t word;
-    std::memcpy(&word, words + index * 4, sizeof word);
-    return word;
-}
 
 uint8_t largest_byte(const std::byte *bytes, int64_t count) {
     uint8_t largest = 0;
@@ -88,14 +80,15 @@ class Finder {
         const auto found = find_(name);
         if (!found) {
             const auto elements = find_(four_bits_name(tensor_, scheme_));
-            return error(code, "%s: tensor %s is missing", elements->file, in_files(name).c_str());
+            return error(BATCHLLM_ERROR_MODEL_FORMAT, "%s: tensor %s is missing", elements->file,
+                         in_files(name).c_str());
         }
         if (type != nullptr && found->stored->type != type) {
             return error(BATCHLLM_ERROR_UNSUPPORTED, "%s: tensor %s is of type %s: must be %s",
                          found->file, in_files(name).c_str(), found->stored->type.c_str(), type);
         }
         if (found->stored->shape != shape) {
-            return error(code,
+            return error(BATCHLLM_ERROR_MODEL_FORMAT,
                          "%s: tensor %s has shape %s: config.json and its quantization_config make "
                          "it %s",
                          found->file, in_files(name).c_str(),
@@ -161,9 +154,9 @@ class Finder {
 
     static Status refuse_scale(const StoredPart &scales, int64_t index, float scale,
                                const char *must) {
-        return error(code, "%s: tensor %s: scale %lld is %g: must be %s", scales.file,
-                     printable(scales.stored->name).c_str(), static_cast<long long>(index),
-                     static_cast<double>(scale), must);
+        return error(BATCHLLM_ERROR_MODEL_FORMAT, "%s: tensor %s: scale %lld is %g: must be %s",
+                     scales.file, printable(scales.stored->name).c_str(),
+                     static_cast<long long>(index), static_cast<double>(scale), must);
     }
 
     // The group of each column. in_order_by_minus_one: as in compressed-tensors, a -1 among them
@@ -174,8 +167,9 @@ class Finder {
             const auto group = static_cast<int32_t>(word_at(groups.data, c));
             if (group == -1 && in_order_by_minus_one) return {};
             if (group >= 0 && group < found_.groups) continue;
-            return error(code, "%s: tensor %s: column %lld is of group %d: there are %lld",
-                         groups.file, in_files(name).c_str(), static_cast<long long>(c), group,
+            return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                         "%s: tensor %s: column %lld is of group %d: there are %lld", groups.file,
+                         in_files(name).c_str(), static_cast<long long>(c), group,
                          static_cast<long long>(found_.groups));
         }
         for (int64_t c = 0; c < found_.columns; ++c) { // in order, after all: nothing to look up
@@ -214,10 +208,10 @@ class Finder {
         int64_t sizes[2];
         std::memcpy(sizes, shape.data, sizeof sizes);
         if (sizes[0] == found_.rows && sizes[1] == found_.columns) return {};
-        return error(code, "%s: tensor %s says [%lld, %lld]: config.json makes it %s", shape.file,
-                     in_files(name).c_str(), static_cast<long long>(sizes[0]),
-                     static_cast<long long>(sizes[1]),
-                     shape_text({found_.rows, found_.columns}).c_str());
+        return error(
+            BATCHLLM_ERROR_MODEL_FORMAT, "%s: tensor %s says [%lld, %lld]: config.json makes it %s",
+            shape.file, in_files(name).c_str(), static_cast<long long>(sizes[0]),
+            static_cast<long long>(sizes[1]), shape_text({found_.rows, found_.columns}).c_str());
     }
 
     Status find_awq() {

@@ -32,12 +32,6 @@ struct Block {
     std::vector<float> scales, zeros; // [rows, groups]
 };
 
-uint32_t word_at(const std::byte *words, int64_t index) {
-    uint32_t word;
-    std::memcpy(&word, words + index * 4, sizeof word);
-    return word;
-}
-
 // A byte for each four bits of a word, lowest first.
 uint64_t spread(uint32_t word) {
     uint64_t x = word;

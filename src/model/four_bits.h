@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -96,6 +97,13 @@ bool may_be_stacked(const ScaleScheme &scheme, const Tensor &tensor);
 // The name of the stored tensor with the four-bit elements of a described tensor, under this
 // scheme.
 std::string four_bits_name(const Tensor &tensor, const ScaleScheme &scheme);
+
+// Of parts whose words have 32 bits.
+inline uint32_t word_at(const std::byte *words, int64_t index) {
+    uint32_t word;
+    std::memcpy(&word, words + index * 4, sizeof word);
+    return word;
+}
 
 // Finds the stored tensors that make up a four-bit tensor and checks them: types, shapes, the
 // groups of columns, and scales that are found for the first time. The tensor four_bits_name() must

@@ -9,8 +9,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-
 bool is_one_number(const std::vector<int64_t> &shape) {
     return shape.empty() || (shape.size() <= 2 && shape.front() == 1 && shape.back() == 1);
 }
@@ -39,7 +37,8 @@ Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &sch
         scales.block_columns = columns;
         scales.per_row = 1;
         if (whole || each) return scales;
-        return error(code, "%s: tensor %s has shape %s: scales of %lld experts are [] or [%lld]",
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: tensor %s has shape %s: scales of %lld experts are [] or [%lld]",
                      file.c_str(), printable(stored.name).c_str(), shape_text(shape).c_str(),
                      static_cast<long long>(stack), static_cast<long long>(stack));
     }
@@ -67,7 +66,8 @@ Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &sch
         // The form in which ModelOpt writes blocks.
         (kind == ScaleKind::block && shape == std::vector<int64_t>{down, 1, scales.per_row, 1});
     if (fits) return scales;
-    return error(code, "%s: tensor %s has shape %s: the weight and quantization_config make it %s",
+    return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                 "%s: tensor %s has shape %s: the weight and quantization_config make it %s",
                  file.c_str(), printable(stored.name).c_str(), shape_text(shape).c_str(),
                  shape_text(wanted).c_str());
 }
@@ -95,7 +95,8 @@ Result<std::vector<float>> read_scales(const StoredTensor &stored, const std::by
         float &scale = scales[static_cast<size_t>(i)];
         if (power) scale = e8m0_to_float(std::to_integer<uint8_t>(bytes[i]));
         if (!(scale > 0) || !std::isfinite(scale * kMostE4m3)) {
-            return error(code, "%s: tensor %s: scale %lld is %g: must be above 0 and finite",
+            return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                         "%s: tensor %s: scale %lld is %g: must be above 0 and finite",
                          file.c_str(), printable(stored.name).c_str(), static_cast<long long>(i),
                          static_cast<double>(scale));
         }
@@ -110,7 +111,8 @@ Result<std::vector<float>> read_kv_scales(const StoredTensor &stored, const std:
         !shape.empty() && shape.front() == kv_heads &&
         std::all_of(shape.begin() + 1, shape.end(), [](int64_t size) { return size == 1; });
     if (!by_head && !is_one_number(shape)) {
-        return error(code, "%s: tensor %s has shape %s: scales of keys and values are [1] or [%d]",
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: tensor %s has shape %s: scales of keys and values are [1] or [%d]",
                      file.c_str(), printable(stored.name).c_str(), shape_text(shape).c_str(),
                      kv_heads);
     }

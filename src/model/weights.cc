@@ -33,8 +33,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "weights are used as the files hold them");
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-
 // Takes tensors out of a checkpoint and finally reports those that were not taken.
 class Taker {
   public:
@@ -53,7 +51,7 @@ class Taker {
                 return {};
             }
             if (bytes) return refuse_type(found->second, *tensor);
-            return error(code, "%s: tensor %s is missing",
+            return error(BATCHLLM_ERROR_MODEL_FORMAT, "%s: tensor %s is missing",
                          checkpoint_.files.size() == 1 ? checkpoint_.files[0].path().c_str()
                                                        : "the model's shards",
                          checkpoint_.name_in_files(tensor->name, model_).c_str());
@@ -73,10 +71,10 @@ class Taker {
         }
         const std::vector<int64_t> shape = stored_shape(*tensor);
         if (flat_shape(*tensor, stored.shape) != shape && !is_vector_of(*tensor, stored.shape)) {
-            return error(code, "%s: tensor %s has shape %s: config.json makes it %s%s",
-                         path_of(located), printable(stored.name).c_str(),
-                         shape_text(stored.shape).c_str(), shape_text(shape).c_str(),
-                         absent_shape_keys(model_.directory).c_str());
+            return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                         "%s: tensor %s has shape %s: config.json makes it %s%s", path_of(located),
+                         printable(stored.name).c_str(), shape_text(stored.shape).c_str(),
+                         shape_text(shape).c_str(), absent_shape_keys(model_.directory).c_str());
         }
         tensor->data = data_of(located) + first_element(*tensor) * dtype_bytes(tensor->dtype);
         located.used = true;
@@ -272,7 +270,7 @@ class Taker {
         if (tensor->stored_stack > 0) name = tensor->name + "_weight_scale";
         const auto found = checkpoint_.tensors.find(name);
         if (found == checkpoint_.tensors.end()) {
-            return error(code, "%s: tensor %s is missing",
+            return error(BATCHLLM_ERROR_MODEL_FORMAT, "%s: tensor %s is missing",
                          path_of(checkpoint_.tensors.at(tensor->name)),
                          checkpoint_.name_in_files(name, model_).c_str());
         }

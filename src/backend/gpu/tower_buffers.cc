@@ -8,8 +8,8 @@
 namespace batchllm {
 namespace {
 
-constexpr int64_t number = 4;    // bytes of an f32 or an int32
-constexpr int64_t row_step = 64; // at most what products round rows up to
+constexpr int64_t number_bytes = 4; // bytes of an f32 or an int32
+constexpr int64_t row_step = 64;    // at most what products round rows up to
 constexpr int64_t align = 16;
 // Of a picture: twice what the processors of published models allow. Its numbers stay below 2^31.
 constexpr int64_t most_patches = 131072;
@@ -42,17 +42,17 @@ TowerBuffers tower_buffers(const Model &model, DType element, DType residual, in
     }
     TowerBuffers of;
     of.residual = tokens * each * hidden * dtype_bytes(residual);
-    of.delta = std::max(rows * hidden, tokens * int64_t{model.hidden}) * number;
+    of.delta = std::max(rows * hidden, tokens * int64_t{model.hidden}) * number_bytes;
     of.normed = std::max(rows * columns, tokens * each * hidden) * bytes;
     of.qkv = std::max(rows * 3 * hidden, projected) * bytes;
     of.attended = rows * hidden * bytes;
     of.up = up * bytes;
     of.activated = width * bytes;
-    if (!tower.ropes.empty()) of.angles = rows * (tower.ropes[0].dims() / 2) * 2 * number;
+    if (!tower.ropes.empty()) of.angles = rows * (tower.ropes[0].dims() / 2) * 2 * number_bytes;
     // Blocks: for each of two lists no more than tokens, and one for all whole blocks of rows; sections are padded.
     const int64_t blocks = 2 * (tokens + rows / least_tower_block_rows) * tower_block_bytes;
-    of.sent =
-        rows * (tower.values() * number + tower_patch_bytes) + tokens * number + blocks + 5 * align;
+    of.sent = rows * (tower.values() * number_bytes + tower_patch_bytes) + tokens * number_bytes +
+              blocks + 5 * align;
     return of;
 }
 
@@ -66,7 +66,7 @@ int64_t tower_weight_bytes(const Tower &tower, DType element) {
     });
     // Frames are folded into one.
     elements -= int64_t{tower.hidden} * tower.values() * (tower.frames - 1);
-    return elements * dtype_bytes(element) + numbers * number;
+    return elements * dtype_bytes(element) + numbers * number_bytes;
 }
 
 int64_t picture_token_bytes(const Model &model, DType residual) {

@@ -9,8 +9,6 @@ namespace {
 
 using Keyword = SchemaKeyword;
 
-constexpr int64_t kUnbounded = Automaton::kUnbounded;
-
 ValueSet only_arrays(std::vector<ArraySet> arrays) {
     ValueSet out;
     out.arrays = std::move(arrays);

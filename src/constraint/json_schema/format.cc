@@ -142,7 +142,7 @@ std::string uri_template() {
     return "(?:" + literal + "|\\{[+#./;?&=,!@|]?" + variable + "(?:," + variable + ")*\\})*";
 }
 
-constexpr std::array<std::string_view, 16> kNames = {
+constexpr std::array<std::string_view, 16> kFormats = {
     "date",          "time",         "date-time",    "duration",
     "uuid",          "email",        "hostname",     "ipv4",
     "ipv6",          "uri",          "iri",          "uri-reference",
@@ -185,7 +185,7 @@ Result<FormatAutomata> make(std::string_view name) {
 
 template <size_t index> const FormatAutomata &kept() {
     static const FormatAutomata automata = [] {
-        auto made = make(kNames[index]);
+        auto made = make(kFormats[index]);
         return made.ok() ? std::move(*made) : FormatAutomata(); // never fails: tests cover each
                                                                 // format
     }();
@@ -202,7 +202,7 @@ FormatKind format_kind(std::string_view name) {
     if (name == "regex" || name == "idn-email" || name == "idn-hostname") {
         return FormatKind::undecided;
     }
-    const bool known = std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+    const bool known = std::find(kFormats.begin(), kFormats.end(), name) != kFormats.end();
     return known ? FormatKind::language : FormatKind::unknown;
 }
 
@@ -211,9 +211,9 @@ bool format_is_whole(std::string_view name) {
 }
 
 const FormatAutomata &format_automata(std::string_view name) {
-    static constexpr auto all = makers(std::make_index_sequence<kNames.size()>());
-    const auto found = std::find(kNames.begin(), kNames.end(), name);
-    return all[static_cast<size_t>(found - kNames.begin())]();
+    static constexpr auto all = makers(std::make_index_sequence<kFormats.size()>());
+    const auto found = std::find(kFormats.begin(), kFormats.end(), name);
+    return all[static_cast<size_t>(found - kFormats.begin())]();
 }
 
 } // namespace batchllm

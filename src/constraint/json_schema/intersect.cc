@@ -9,8 +9,6 @@ namespace {
 
 constexpr size_t kMostPairs = 20000;        // of simple sets in one intersection
 constexpr int64_t kMostPairsInAll = 300000; // in one constraint
-constexpr int64_t kUnbounded = Automaton::kUnbounded;
-
 int64_t smaller_bound(int64_t a, int64_t b) {
     if (a == kUnbounded) return b;
     if (b == kUnbounded) return a;

@@ -10,7 +10,7 @@ namespace {
 using Keyword = SchemaKeyword;
 
 // In the order of the enumeration.
-constexpr std::array<std::string_view, static_cast<size_t>(Keyword::count)> kNames = {
+constexpr std::array<std::string_view, static_cast<size_t>(Keyword::count)> kKeywords = {
     "additionalItems",
     "additionalProperties",
     "allOf",
@@ -65,12 +65,12 @@ constexpr std::array<std::string_view, static_cast<size_t>(Keyword::count)> kNam
 
 } // namespace
 
-std::string_view keyword_name(Keyword keyword) { return kNames[static_cast<size_t>(keyword)]; }
+std::string_view keyword_name(Keyword keyword) { return kKeywords[static_cast<size_t>(keyword)]; }
 
 std::optional<Keyword> keyword_of(std::string_view name) {
     static const std::unordered_map<std::string_view, Keyword> all = [] {
         std::unordered_map<std::string_view, Keyword> table;
-        for (size_t i = 0; i < kNames.size(); ++i) table[kNames[i]] = static_cast<Keyword>(i);
+        for (size_t i = 0; i < kKeywords.size(); ++i) table[kKeywords[i]] = static_cast<Keyword>(i);
         return table;
     }();
     const auto found = all.find(name);

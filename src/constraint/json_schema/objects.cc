@@ -9,7 +9,6 @@ namespace {
 
 using Keyword = SchemaKeyword;
 
-constexpr int64_t kUnbounded = Automaton::kUnbounded;
 constexpr size_t kMostRegions = 64;
 
 ValueSet only_objects(std::vector<ObjectSet> objects) {

@@ -8,7 +8,6 @@ namespace batchllm {
 
 namespace {
 
-constexpr int64_t kUnbounded = Automaton::kUnbounded;
 constexpr int64_t kMostIndex = 1000; // of an item that is counted one by one
 constexpr size_t kMostStates = 4000; // of an automaton of items
 constexpr size_t kMostEdges = 20000;

@@ -9,7 +9,6 @@ namespace batchllm {
 
 namespace {
 
-constexpr int64_t kUnbounded = Automaton::kUnbounded;
 constexpr int64_t kMostCountedStates = 100000;
 constexpr int64_t kMostNameLength = 4096;
 

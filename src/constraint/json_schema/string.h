@@ -16,6 +16,8 @@
 
 namespace batchllm {
 
+inline constexpr int64_t kUnbounded = Automaton::kUnbounded;
+
 // A language (UTF-8 texts), or all strings with a length in a range, in code points.
 struct StringSet {
     std::optional<Automaton> language;

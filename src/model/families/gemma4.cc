@@ -12,8 +12,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
-
 // The class's default if a configuration has no rope keys.
 constexpr std::string_view default_rope = R"({"rope_parameters": {
     "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
@@ -99,7 +97,7 @@ Status set_attention(const JsonValue &config, const DecoderShape &shape, Model *
     ASSIGN_OR_RETURN(const bool values_are_keys, read_flag(config, "attention_k_eq_v", false));
     ASSIGN_OR_RETURN(const HeadShape full, read_full_heads(config, *model, all, values_are_keys));
     if (full.head_dim % 2 != 0 || shape.heads % full.kv_heads != 0) {
-        return error(code,
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
                      "%s: %d heads of %d of keys and values and %d of queries in layers of "
                      "full_attention: the size must be even, and the one number divide the other",
                      config.file().c_str(), full.kv_heads, full.head_dim, shape.heads);
@@ -122,7 +120,7 @@ Status set_attention(const JsonValue &config, const DecoderShape &shape, Model *
 
 Status set_gemma4_ropes(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const JsonDocument otherwise,
-                     JsonDocument::parse(default_rope, config.file(), code));
+                     JsonDocument::parse(default_rope, config.file(), BATCHLLM_ERROR_MODEL_FORMAT));
     const auto own = config.given("rope_parameters");
     if (own) {
         for (const char *type : {"full_attention", "sliding_attention"}) {
@@ -225,7 +223,8 @@ Status set_layer_inputs(const JsonValue &config, const DecoderShape &shape, Mode
     ASSIGN_OR_RETURN(const int32_t rows,
                      read_count(config, "vocab_size_per_layer_input", 262144, 1 << 24));
     if (rows < model->vocabulary) {
-        return error(code, "%s: \"vocab_size_per_layer_input\" is %d: less than vocab_size, %d",
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: \"vocab_size_per_layer_input\" is %d: less than vocab_size, %d",
                      config.file().c_str(), rows, model->vocabulary);
     }
     inputs.embedding =

@@ -6,7 +6,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr double most_limit = 3e38; // per step: files may have 1e30 for infinity
 
 Status read_heads(const JsonValue &config, int32_t hidden, std::optional<int32_t> given_values,
@@ -19,11 +18,13 @@ Status read_heads(const JsonValue &config, int32_t hidden, std::optional<int32_t
     const int64_t values = given_values ? *given_values : int64_t{expand} * hidden;
     const std::string product = given_values ? "mamba_d_ssm" : "mamba_expand * hidden_size";
     if (values % mamba->value_heads != 0) {
-        return error(code, "%s: \"mamba_n_heads\" is %d: must divide %s, %lld", file,
-                     mamba->value_heads, product.c_str(), static_cast<long long>(values));
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: \"mamba_n_heads\" is %d: must divide %s, %lld", file, mamba->value_heads,
+                     product.c_str(), static_cast<long long>(values));
     }
     if (mamba->value_heads % mamba->key_heads != 0) {
-        return error(code, "%s: \"mamba_n_groups\" is %d: must divide mamba_n_heads, %d", file,
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: \"mamba_n_groups\" is %d: must divide mamba_n_heads, %d", file,
                      mamba->key_heads, mamba->value_heads);
     }
     const int64_t of_head = values / mamba->value_heads;
@@ -38,7 +39,8 @@ Status read_heads(const JsonValue &config, int32_t hidden, std::optional<int32_t
         if (word != "auto") return given->fail("must be a number or auto");
     }
     if (of_head > most_mamba_head_dim) {
-        return error(code, "%s: \"mamba_n_heads\" is %d: heads of %lld, at most %d", file,
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: \"mamba_n_heads\" is %d: heads of %lld, at most %d", file,
                      mamba->value_heads, static_cast<long long>(of_head), most_mamba_head_dim);
     }
     mamba->value_dim = static_cast<int32_t>(of_head);

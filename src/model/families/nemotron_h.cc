@@ -9,7 +9,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr size_t most_layers = 4096;
 constexpr int32_t most_width = 1 << 20;
 
@@ -89,9 +88,9 @@ Result<MambaShape> read_mixer(const JsonValue &config) {
     ASSIGN_OR_RETURN(mamba.key_heads, read_count(config, groups, 8, most_mamba_heads));
     ASSIGN_OR_RETURN(mamba.key_dim, read_count(config, "ssm_state_size", 128, most_mamba_head_dim));
     if (mamba.value_heads % mamba.key_heads != 0) {
-        return error(code, "%s: \"%s\" is %d: must divide mamba_num_heads, %d",
-                     config.file().c_str(), std::string(groups).c_str(), mamba.key_heads,
-                     mamba.value_heads);
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
+                     "%s: \"%s\" is %d: must divide mamba_num_heads, %d", config.file().c_str(),
+                     std::string(groups).c_str(), mamba.key_heads, mamba.value_heads);
     }
     mamba.norm_parts = mamba.key_heads;
     ASSIGN_OR_RETURN(mamba.width, read_convolution_width(

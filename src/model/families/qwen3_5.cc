@@ -8,7 +8,7 @@
 namespace batchllm {
 namespace {
 
-void set_input(const std::string &prefix, int64_t hidden, DeltaNet *delta) {
+void set_qwen3_5_input(const std::string &prefix, int64_t hidden, DeltaNet *delta) {
     const auto add = [&](const char *name, int64_t rows) {
         delta->input.push_back(named_weight(prefix + name, rows, hidden).values);
     };
@@ -34,7 +34,7 @@ ConfigDefaults defaults_of(int32_t hidden, int32_t layers, int32_t kv_heads) {
 Status finish(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     model->passed_over.push_back("mtp."); // heads that predict further tokens
-    return set_delta_nets(config, set_input, model);
+    return set_delta_nets(config, set_qwen3_5_input, model);
 }
 
 } // namespace

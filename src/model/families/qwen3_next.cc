@@ -10,7 +10,7 @@ namespace {
 
 // For each key head: its query, its key, the values of its value heads, their gates z; in the other
 // tensor, their b and a.
-void set_input(const std::string &prefix, int64_t hidden, DeltaNet *delta) {
+void set_qwen3_next_input(const std::string &prefix, int64_t hidden, DeltaNet *delta) {
     const int64_t ratio = delta->value_heads / delta->key_heads;
     const int64_t key = delta->key_dim, value = ratio * delta->value_dim;
     const auto add = [&](const char *name, int64_t of_head, int64_t first, int64_t rows) {
@@ -55,7 +55,7 @@ Status describe_qwen3_next(const JsonValue &config, Model *model) {
     }
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     model->passed_over.push_back("mtp."); // heads that predict further tokens
-    return set_delta_nets(config, set_input, model);
+    return set_delta_nets(config, set_qwen3_next_input, model);
 }
 
 } // namespace batchllm

@@ -3,7 +3,6 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t code = BATCHLLM_ERROR_MODEL_FORMAT;
 constexpr int32_t most_heads = 1024;
 constexpr int32_t most_head_dim = 1024;
 // Limit for the key heads over all layers. Each has a few parts in the description, and a short
@@ -43,13 +42,13 @@ Result<DeltaNet> read_delta_net(const JsonValue &config, size_t layers) {
                      read_count(config, "linear_value_head_dim", 128, most_head_dim));
     ASSIGN_OR_RETURN(delta.width, read_convolution_width(config, "linear_conv_kernel_dim", 4));
     if (delta.value_heads % delta.key_heads != 0) {
-        return error(code,
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
                      "%s: \"linear_num_value_heads\" is %d: must be a multiple of "
                      "linear_num_key_heads, %d",
                      config.file().c_str(), delta.value_heads, delta.key_heads);
     }
     if (layers * static_cast<size_t>(delta.key_heads) > most_heads_in_all) {
-        return error(code,
+        return error(BATCHLLM_ERROR_MODEL_FORMAT,
                      "%s: \"linear_num_key_heads\" is %d: %zu layers of so many are more than %zu "
                      "in all",
                      config.file().c_str(), delta.key_heads, layers, most_heads_in_all);

@@ -99,15 +99,15 @@ constexpr Named supported[] = {
 };
 
 // The other filters of jinja2.
-constexpr std::string_view not_supported[] = {"filesizeformat", "format",    "groupby",   "pprint",
-                                              "random",         "striptags", "urlencode", "urlize",
-                                              "wordcount",      "wordwrap",  "xmlattr"};
+constexpr std::string_view not_supported_filters[] = {
+    "filesizeformat", "format", "groupby",   "pprint",   "random", "striptags",
+    "urlencode",      "urlize", "wordcount", "wordwrap", "xmlattr"};
 
 } // namespace
 
 Status no_filter(std::string_view name) {
-    const bool known = std::find(std::begin(not_supported), std::end(not_supported), name) !=
-                       std::end(not_supported);
+    const bool known = std::find(std::begin(not_supported_filters), std::end(not_supported_filters),
+                                 name) != std::end(not_supported_filters);
     return template_error(known ? "not supported: filter '%s'" : "there is no filter '%s'",
                           std::string(cut(name, 80)).c_str());
 }

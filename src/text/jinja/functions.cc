@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view functions[] = {"range", "namespace", "dict", "raise_exception",
                                           "strftime_now"};
 // What else a template finds in jinja2's environment. They are no errors before they are used.
-constexpr std::string_view not_supported[] = {"cycler", "joiner", "lipsum", "self"};
+constexpr std::string_view not_supported_functions[] = {"cycler", "joiner", "lipsum", "self"};
 
 bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
@@ -107,7 +107,7 @@ Result<Value> format_now(Evaluator *evaluator, const CallArguments &arguments) {
 } // namespace
 
 bool has_function(std::string_view name) {
-    return is_one_of(name, functions) || is_one_of(name, not_supported);
+    return is_one_of(name, functions) || is_one_of(name, not_supported_functions);
 }
 
 Result<Value> call_function(Evaluator *evaluator, std::string_view name,
@@ -119,7 +119,7 @@ Result<Value> call_function(Evaluator *evaluator, std::string_view name,
         ASSIGN_OR_RETURN(std::unique_ptr<Dict> dict, named_values(evaluator, "dict", arguments));
         return evaluator->heap().dict(std::move(dict));
     }
-    if (is_one_of(name, not_supported)) {
+    if (is_one_of(name, not_supported_functions)) {
         return template_error("not supported: function '%s'", std::string(name).c_str());
     }
     ASSIGN_OR_RETURN(const Parameters given,

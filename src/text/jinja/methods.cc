@@ -8,10 +8,10 @@
 namespace batchllm::jinja {
 namespace {
 
-using Words = std::span<const std::string_view>;
+using Names = std::span<const std::string_view>;
 
-bool is_one_of(std::string_view word, Words words) {
-    return std::find(words.begin(), words.end(), word) != words.end();
+bool is_among(std::string_view word, Names names) {
+    return std::find(names.begin(), names.end(), word) != names.end();
 }
 
 constexpr std::string_view string_methods[] = {
@@ -38,7 +38,7 @@ constexpr std::string_view other_number[] = {
 constexpr std::string_view other_view[] = {"count", "index", "isdisjoint", "mapping",
                                            "start", "stop",  "step"};
 
-Words methods_of(const Value &value) {
+Names methods_of(const Value &value) {
     if (value.is(Kind::string)) return string_methods;
     if (value.is(Kind::dict)) return dict_methods;
     if (value.is_sequence(SequenceType::list)) return list_methods;
@@ -116,23 +116,22 @@ Result<Value> call_loop(Evaluator *evaluator, Loop *loop, std::string_view name,
 } // namespace
 
 bool has_method(const Value &value, std::string_view name) {
-    return is_one_of(name, methods_of(value));
+    return is_among(name, methods_of(value));
 }
 
 bool lacks_attribute(const Value &value, std::string_view name) {
     switch (value.kind()) {
     case Kind::string:
-        return is_one_of(name, other_string) ||
-               (value.is_markup() && is_one_of(name, other_markup));
+        return is_among(name, other_string) || (value.is_markup() && is_among(name, other_markup));
     case Kind::dict:
-        return is_one_of(name, other_dict);
+        return is_among(name, other_dict);
     case Kind::boolean:
     case Kind::integer:
     case Kind::real:
-        return is_one_of(name, other_number);
+        return is_among(name, other_number);
     case Kind::sequence:
         return !value.is_sequence(SequenceType::list) && !value.is_sequence(SequenceType::tuple) &&
-               is_one_of(name, other_view);
+               is_among(name, other_view);
     case Kind::callable:
         return true;
     default:
