@@ -84,11 +84,7 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
             const uint32_t x[4] = {low.x, high.x, low.y, high.y};
 #pragma unroll
             for (int g = 0; g < Groups; ++g) {
-#pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    mma_sync(sums[g][i][2 * j], x, w[g][j].x, w[g][j].y, T());
-                    mma_sync(sums[g][i][2 * j + 1], x, w[g][j].z, w[g][j].w, T());
-                }
+                add_sixteen_ranks<T>(x, w[g][0], w[g][1], sums[g][i]);
             }
         }
     }
@@ -105,10 +101,7 @@ __device__ __forceinline__ void add_groups(const AdapterArguments &a, const Adap
             const auto high = *reinterpret_cast<const uint32_t *>(from + 8 * stride);
 #pragma unroll
             for (int g = 0; g < Groups; ++g) {
-                mma_sync_8(sums[g][i][0], low, high, w[g].x, T());
-                mma_sync_8(sums[g][i][1], low, high, w[g].y, T());
-                mma_sync_8(sums[g][i][2], low, high, w[g].z, T());
-                mma_sync_8(sums[g][i][3], low, high, w[g].w, T());
+                add_eight_ranks<T>(low, high, w[g], sums[g][i]);
             }
         }
     }

@@ -171,22 +171,6 @@ __device__ __forceinline__ uint2 operand_of_t(const AdapterArguments &a, const A
             pack(part.scale * high.x, part.scale * high.y, T())};
 }
 
-template <typename T> __device__ __forceinline__ void
-multiply_sixteen(uint2 t, const uint4 &first, const uint4 &second, float (&sums)[4][4]) {
-    const uint32_t x[4] = {t.x, 0, t.y, 0};
-    mma_sync(sums[0], x, first.x, first.y, T());
-    mma_sync(sums[1], x, first.z, first.w, T());
-    mma_sync(sums[2], x, second.x, second.y, T());
-    mma_sync(sums[3], x, second.z, second.w, T());
-}
-template <typename T>
-__device__ __forceinline__ void multiply_eight(uint2 t, const uint4 &w, float (&sums)[4][4]) {
-    mma_sync_8(sums[0], t.x, 0, w.x, T());
-    mma_sync_8(sums[1], t.x, 0, w.y, T());
-    mma_sync_8(sums[2], t.x, 0, w.z, T());
-    mma_sync_8(sums[3], t.x, 0, w.w, T());
-}
-
 // Columns [begin, end) of the tile's rows, some groups of 32 at once. row: the lane's of an operand. Rank: the part's, if B of all
 // groups fits into registers; else 0.
 template <typename T, typename Y, int Groups, int Rank>
@@ -221,17 +205,19 @@ __device__ __forceinline__ void add_slice(const AdapterArguments &a, const Adapt
         for (int g = 0; g < Groups; ++g) {
             float s[4][4] = {};
             if constexpr (Rank == 16) {
-                multiply_sixteen<T>(t, w[g][0], w[g][1], s);
+                add_sixteen_ranks<T>({t.x, 0, t.y, 0}, w[g][0], w[g][1], s);
             } else if constexpr (Rank == 8) {
-                multiply_eight<T>(t, w[g][0], s);
+                add_eight_ranks<T>(t.x, 0, w[g][0], s);
             } else {
                 int32_t k = 0;
                 for (; k + 16 <= rank; k += 16) {
                     const uint4 first = load(g, k / 8), second = load(g, k / 8 + 1);
-                    multiply_sixteen<T>(operand_of_t<T>(a, part, row, k, true), first, second, s);
+                    const uint2 own = operand_of_t<T>(a, part, row, k, true);
+                    add_sixteen_ranks<T>({own.x, 0, own.y, 0}, first, second, s);
                 }
                 if (k < rank) {
-                    multiply_eight<T>(operand_of_t<T>(a, part, row, k, false), load(g, k / 8), s);
+                    add_eight_ranks<T>(operand_of_t<T>(a, part, row, k, false).x, 0, load(g, k / 8),
+                                       s);
                 }
             }
             if (!adds(g)) continue;

@@ -20,6 +20,23 @@ MMA_SYNC_8("bf16", __nv_bfloat16)
 MMA_SYNC_8("f16", __half)
 #undef MMA_SYNC_8
 
+// What sixteen ranks, or eight, of t add to 16 rows by kPackedRows columns of y. The lane's units of B are as packed_b() has them.
+template <typename T>
+__device__ __forceinline__ void add_sixteen_ranks(const uint32_t (&t)[4], const uint4 &first,
+                                                  const uint4 &second, float (&sums)[4][4]) {
+    mma_sync(sums[0], t, first.x, first.y, T());
+    mma_sync(sums[1], t, first.z, first.w, T());
+    mma_sync(sums[2], t, second.x, second.y, T());
+    mma_sync(sums[3], t, second.z, second.w, T());
+}
+template <typename T> __device__ __forceinline__ void
+add_eight_ranks(uint32_t low, uint32_t high, const uint4 &unit, float (&sums)[4][4]) {
+    mma_sync_8(sums[0], low, high, unit.x, T());
+    mma_sync_8(sums[1], low, high, unit.y, T());
+    mma_sync_8(sums[2], low, high, unit.z, T());
+    mma_sync_8(sums[3], low, high, unit.w, T());
+}
+
 // Adds to sums, 4 of each of Eights eights of columns of y, what one part of an adapter adds to the warp's 16 rows. In shared
 // memory are t, of the first of these rows and of the part's first rank on, and B of 8 Eights columns, as packed_b() has it.
 // members: which of the 16 rows have this adapter.

@@ -13,11 +13,12 @@ void AdapterLists::list(std::span<const int32_t> slots,
     // Of few of them the others' launches are not slower by as much as two more launches take.
     constexpr int64_t least_few = 32;
     const auto is_few = [](int32_t count) { return count > 0 && count <= kFewRows; };
-    with_few_ = !short_alone && std::count_if(ends_.begin(), ends_.end(), is_few) >= least_few;
+    const bool with_few =
+        !short_alone && std::count_if(ends_.begin(), ends_.end(), is_few) >= least_few;
     int32_t total = 0, used = 0, of_others = 0;
     for (int32_t &end : ends_) {
         const int32_t count = end;
-        if (count > 0 && !(with_few_ && is_few(count))) ++used, of_others += count;
+        if (count > 0 && !(with_few && is_few(count))) ++used, of_others += count;
         end = total;
         total += count;
     }
@@ -34,9 +35,9 @@ void AdapterLists::list(std::span<const int32_t> slots,
     // Few rows are for many CTAs rather.
     tall = !short_alone && of_others >= 2048 && of_others >= kTallTile / 2 * used;
     tiles.clear();
-    if (with_few_) cut(of_slots, kFewRows, true);
+    if (with_few) cut(of_slots, kFewRows, 1, kFewRows);
     few = static_cast<int32_t>(tiles.size());
-    cut(of_slots, tall ? kTallTile : kShortTile, false);
+    cut(of_slots, tall ? kTallTile : kShortTile, with_few ? kFewRows + 1 : 1, total);
     in_others.assign(slots.size(), 0);
     for (auto tile = tiles.begin() + few; tile != tiles.end(); ++tile) {
         for (int32_t i = 0; i < tile->count; ++i) {
@@ -46,12 +47,12 @@ void AdapterLists::list(std::span<const int32_t> slots,
     list_blocks();
 }
 
-void AdapterLists::cut(std::span<const AdapterEntry *const> of_slots, int32_t height,
-                       bool few_rows) {
+void AdapterLists::cut(std::span<const AdapterEntry *const> of_slots, int32_t height, int32_t least,
+                       int32_t most) {
     int32_t begin = 0;
     for (size_t slot = 0; slot < of_slots.size(); ++slot) {
         const int32_t end = ends_[slot];
-        if ((with_few_ && end - begin <= kFewRows) != few_rows) begin = end;
+        if (end - begin < least || end - begin > most) begin = end;
         for (; begin < end; begin += std::min(height, end - begin)) {
             tiles.push_back({of_slots[slot], begin, std::min(height, end - begin)});
         }

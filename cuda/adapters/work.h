@@ -26,11 +26,11 @@ struct AdapterLists {
 
   private:
     void list_blocks();
-    // Tiles of the slots that have few rows, or of the others.
-    void cut(std::span<const AdapterEntry *const> of_slots, int32_t height, bool few);
+    // Tiles of the slots that have from least to most rows.
+    void cut(std::span<const AdapterEntry *const> of_slots, int32_t height, int32_t least,
+             int32_t most);
 
     std::vector<int32_t> ends_; // [slots] in rows
-    bool with_few_ = false;
 };
 
 } // namespace batchllm::cuda

@@ -53,7 +53,8 @@ multiply_cells(uint32_t cell, uint32_t size, bool whole, const Operand &x, uint3
                 load_word(codes + b * size + kHalfCodes + pair * 4) & 0x78787878u;
 #pragma unroll
             for (int i = 0; i < 4; ++i) { // two of each row
-                table[b][i % 2][i / 2] = load_words(tables + __byte_perm(scales, 0, 0x4440 + i));
+                table[b][i % 2][i / 2] =
+                    load_shared_pair(tables + __byte_perm(scales, 0, 0x4440 + i));
             }
         }
 #pragma unroll
@@ -94,7 +95,7 @@ __device__ __forceinline__ void multiply_cell(uint32_t cell, bool whole, const O
         uint2 table[2][2]; // [32 columns][row]
 #pragma unroll
         for (int i = 0; i < 4; ++i) { // two of each row
-            table[i % 2][i / 2] = load_words(tables + __byte_perm(scales, 0, 0x4440 + i));
+            table[i % 2][i / 2] = load_shared_pair(tables + __byte_perm(scales, 0, 0x4440 + i));
         }
         const uint32_t first[2] = {words.x, words.y}, second[2] = {words.z, words.w};
         widen(first, table[0], a[2 * half]);

@@ -19,14 +19,6 @@ __device__ __forceinline__ uint32_t load_word(uint32_t address) {
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
     return v;
 }
-__device__ __forceinline__ uint2 load_words(uint32_t address) {
-    uint2 v;
-    asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];"
-                 : "=r"(v.x), "=r"(v.y)
-                 : "r"(address)
-                 : "memory");
-    return v;
-}
 
 // Both halves of a word at once. What is rounded is rounded to nearest.
 template <typename T> struct Pairs;
@@ -74,7 +66,7 @@ template <typename T, PackedForm Form, bool Split> struct Widener {
         if constexpr (Split) lower[i] = __byte_perm(word, 0, 0x1010) & 0xfff0fff0u;
     }
     __device__ __forceinline__ void take_words(uint32_t address) {
-        const uint2 words = load_words(address);
+        const uint2 words = load_shared_pair(address);
         take(0, words.x);
         take(1, words.y);
     }
@@ -86,7 +78,7 @@ template <typename T, PackedForm Form, bool Split> struct Widener {
     __device__ __forceinline__ void begin_half(uint32_t scales, int pair) {
         if constexpr (Form == PackedForm::mxfp4) raw[0] = load_word(scales + pair * 4);
         if constexpr (Form == PackedForm::nvfp4) {
-            const uint2 words = load_words(scales + pair * 8);
+            const uint2 words = load_shared_pair(scales + pair * 8);
             raw[0] = words.x;
             raw[1] = words.y;
         }

@@ -77,10 +77,7 @@ template <typename T> struct Part {
         const uint2 low = *reinterpret_cast<const uint2 *>(from);
         const uint2 high = *reinterpret_cast<const uint2 *>(from + 8 * stride);
         const uint32_t x[4] = {low.x, high.x, low.y, high.y};
-        mma_sync(sums[0], x, first.x, first.y, T());
-        mma_sync(sums[1], x, first.z, first.w, T());
-        mma_sync(sums[2], x, second.x, second.y, T());
-        mma_sync(sums[3], x, second.z, second.w, T());
+        add_sixteen_ranks<T>(x, first, second, sums);
     }
     __device__ __forceinline__ void add_eight(int32_t k, const uint4 &w,
                                               float (&sums)[4][4]) const {
@@ -89,10 +86,7 @@ template <typename T> struct Part {
         const T *from = t + lane / 4 * stride + k + lane % 4 * 2;
         const auto low = *reinterpret_cast<const uint32_t *>(from);
         const auto high = *reinterpret_cast<const uint32_t *>(from + 8 * stride);
-        mma_sync_8(sums[0], low, high, w.x, T());
-        mma_sync_8(sums[1], low, high, w.y, T());
-        mma_sync_8(sums[2], low, high, w.z, T());
-        mma_sync_8(sums[3], low, high, w.w, T());
+        add_eight_ranks<T>(low, high, w, sums);
     }
 };
 
