@@ -162,7 +162,7 @@ Result<std::shared_ptr<const PackedAdapter>>
 CudaBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
     RETURN_IF_CUDA(cudaSetDevice(device_));
     ASSIGN_OR_RETURN(std::shared_ptr<const PackedAdapter> packed,
-                     forward_->parts().adapters.pack(*adapter));
+                     forward_->parts().adapters.pack(std::move(adapter)));
     return packed;
 }
 

@@ -224,8 +224,11 @@ Result<std::shared_ptr<const PackedAdapter>>
 TensorParallelBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) const {
     auto packed = std::make_shared<PackedForRanks>();
     for (const OfRank &of : ranks_) {
-        ASSIGN_OR_RETURN(auto own, of.backend->pack_adapter(std::make_shared<Adapter>(
-                                       part_of(*adapter, model_, *of.part))));
+        // The part refers to the whole's bytes.
+        const std::shared_ptr<const Adapter> part(
+            new Adapter(part_of(*adapter, model_, *of.part)),
+            [adapter](const Adapter *its_part) { delete its_part; });
+        ASSIGN_OR_RETURN(auto own, of.backend->pack_adapter(part));
         packed->of.push_back(std::move(own));
     }
     return std::shared_ptr<const PackedAdapter>(std::move(packed));

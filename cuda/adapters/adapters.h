@@ -178,6 +178,7 @@ struct alignas(16) AdapterPiece {
     void *to;         // the element's type
     DType type;       // of from: f32, f16 or bf16
     bool is_b;        // else A
+    bool turned;      // from is A's transpose, [from_places, rank]
     // A: rows (ranks) beyond from's are zeros, up to `ranks`; columns are heads of `size` in `padded` places each.
     // B: the same of its rows, where the heads are `stride` rows apart in from and begin at row `begin` of it.
     int32_t ranks;       // padded
@@ -190,6 +191,8 @@ struct alignas(16) AdapterPiece {
     int32_t to_row = 0, to_rank = 0, to_ranks = 0;
     float factor = 1;
 };
+// What launch_adapter_pack() runs is loaded now instead of at its first launch, which may wait for the device.
+cudaError_t load_adapter_pack(DType element);
 // pieces: on the device, [count].
 cudaError_t launch_adapter_pack(DType element, const AdapterPiece *pieces, int32_t count, int sms,
                                 cudaStream_t stream);

@@ -31,7 +31,8 @@ template <typename T> __global__ void pack_pieces(const AdapterPiece *pieces, in
             const int64_t in_head = place % p.padded;
             const int64_t of_from = place / p.padded * p.stride + p.begin + in_head;
             const bool there = in_head < p.size && of_from < p.from_places && rank < p.rank;
-            const int64_t at = p.is_b ? of_from * p.rank + rank : rank * p.from_places + of_from;
+            const int64_t at =
+                p.is_b || p.turned ? of_from * p.rank + rank : rank * p.from_places + of_from;
             const int32_t ranks = p.to_ranks > 0 ? p.to_ranks : p.ranks;
             put(there ? p.factor * element(p, at) : 0.0F,
                 p.is_b ? packed_b(p.to_row + place, p.to_rank + rank, ranks) : n,
@@ -41,6 +42,20 @@ template <typename T> __global__ void pack_pieces(const AdapterPiece *pieces, in
 }
 
 } // namespace
+
+cudaError_t load_adapter_pack(DType element) {
+    cudaFuncAttributes attributes;
+    switch (element) {
+    case DType::bf16:
+        return cudaFuncGetAttributes(&attributes, pack_pieces<__nv_bfloat16>);
+    case DType::f16:
+        return cudaFuncGetAttributes(&attributes, pack_pieces<__half>);
+    case DType::f32:
+        return cudaFuncGetAttributes(&attributes, pack_pieces<float>);
+    default:
+        return cudaErrorInvalidValue;
+    }
+}
 
 cudaError_t launch_adapter_pack(DType element, const AdapterPiece *pieces, int32_t count, int sms,
                                 cudaStream_t stream) {

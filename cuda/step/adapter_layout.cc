@@ -1,6 +1,7 @@
 #include "step/adapter_layout.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "backend/gpu/step_buffers.h"
 #include "base/visit.h"
@@ -278,14 +279,16 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
                 piece.size = piece.stride = p.size;
                 piece.padded = p.padded;
                 if (p.looked_up > 0) { // a row for each token
+                    piece.turned = true;
                     piece.ranks = piece.rank = p.looked_up;
                     piece.places = piece.padded = ranks;
                     piece.from_places = piece.size = piece.stride =
                         static_cast<int32_t>(change->rank());
                 }
-                a_pieces.push_back({&change->a, bytes_of(change->a), p.looked_up > 0, change->scale,
-                                    piece, entry.ranks});
+                a_pieces.push_back(
+                    {&change->a, bytes_of(change->a), change->scale, piece, entry.ranks});
                 entry.ranks += ranks;
+                piece.turned = false;
                 piece.ranks = ranks;
                 piece.rank = static_cast<int32_t>(change->rank());
             }
@@ -306,7 +309,7 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
                 entry.parts[i] = of_entry;
             }
             b_pieces.push_back(
-                {&change->b, bytes_of(change->b), false, change->scale, piece, b_bytes});
+                {&change->b, bytes_of(change->b), change->scale, piece, b_bytes});
             if (!p.together) b_bytes += packed_b_elements(part.rows, ranks) * element;
         }
         if (entry.ranks == 0) continue;
@@ -339,6 +342,34 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
         made.bytes = align(b + b_bytes);
     }
     return made;
+}
+
+PieceBytes::PieceBytes(std::span<const AdapterLayout::Piece> pieces)
+    : pieces_(pieces), begins_(1) {
+    for (const AdapterLayout::Piece &piece : pieces) {
+        begins_.push_back(begins_.back() + (piece.bytes + 15) / 16 * 16);
+    }
+}
+
+// By rows, or where these follow one another the whole matrix as one.
+void PieceBytes::copy(int64_t from, int64_t bytes, std::byte *to) const {
+    const int64_t end = from + bytes;
+    auto i = static_cast<size_t>(std::upper_bound(begins_.begin(), begins_.end(), from) -
+                                 begins_.begin() - 1);
+    for (; i < pieces_.size() && begins_[i] < end; ++i) {
+        const Tensor &tensor = *pieces_[i].from;
+        const int64_t element = dtype_bytes(tensor.dtype);
+        const bool whole = tensor.row_length() == tensor.columns;
+        const int64_t row = (whole ? tensor.rows : 1) * tensor.columns * element;
+        const int64_t stride = whole ? row : tensor.row_length() * element;
+        const int64_t last = std::min(end - begins_[i], pieces_[i].bytes);
+        for (int64_t at = std::max<int64_t>(from - begins_[i], 0); at < last;) {
+            const int64_t in_row = at % row, count = std::min(row - in_row, last - at);
+            std::memcpy(to + (begins_[i] + at - from), tensor.data + at / row * stride + in_row,
+                        static_cast<size_t>(count));
+            at += count;
+        }
+    }
 }
 
 } // namespace batchllm::cuda

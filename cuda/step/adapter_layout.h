@@ -2,7 +2,9 @@
 // device. Without a device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -55,7 +57,6 @@ struct AdapterLayout {
     struct Piece {
         const Tensor *from; // of the adapter
         int64_t bytes;      // that it has
-        bool transposed;    // on its way
         float scale;        // of the change that it is of
         AdapterPiece piece; // but for the addresses
         int64_t to;
@@ -65,6 +66,20 @@ struct AdapterLayout {
     std::vector<std::pair<int64_t, int64_t>> places;
     std::vector<Piece> pieces;
     std::vector<std::pair<int64_t, int64_t>> zeros; // where, and how many bytes, before the pieces
+};
+
+// The bytes of pieces' matrices one after another, each at a multiple of 16.
+class PieceBytes {
+  public:
+    explicit PieceBytes(std::span<const AdapterLayout::Piece> pieces);
+
+    int64_t bytes() const { return begins_.back(); }
+    // Some of them, those between matrices aside. Any threads at a time.
+    void copy(int64_t from, int64_t bytes, std::byte *to) const;
+
+  private:
+    std::span<const AdapterLayout::Piece> pieces_;
+    std::vector<int64_t> begins_; // [pieces + 1]
 };
 
 class AdaptedModel {

@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "ranks/rank_group.h"
-
 namespace batchllm::cuda {
 namespace {
 
@@ -14,70 +12,26 @@ constexpr uint16_t kAny = 1, kMerged = 2, kTall = 4, kFew = 8, kOthers = 16, kWi
 constexpr int kOfWanted = 4;
 
 int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
-int64_t entry_bytes(const AdapterLayout &layout) {
-    return align(static_cast<int64_t>(layout.entries.size() * sizeof(AdapterEntry)));
-}
-int64_t piece_bytes(const AdapterLayout &layout) {
-    return align(static_cast<int64_t>(layout.pieces.size() * sizeof(AdapterPiece)));
-}
-
-// Row-major, of any alignment.
-void transpose(const Tensor &from, std::byte *to) {
-    const int64_t element = dtype_bytes(from.dtype);
-    for (int64_t column = 0; column < from.columns; ++column) {
-        for (int64_t row = 0; row < from.rows; ++row, to += element) {
-            std::memcpy(to, from.data + (row * from.row_length() + column) * element,
-                        static_cast<size_t>(element));
-        }
-    }
-}
 
 } // namespace
 
-Result<PinnedMemory> PinnedMemories::take(int64_t bytes) {
-    // To allocate or free it may wait for all devices.
-    const std::lock_guard while_none_launches(launching());
-    {
-        const std::lock_guard lock(mutex_);
-        // So that a small adapter keeps no large block.
-        const auto fits = std::find_if(free_.begin(), free_.end(), [&](const PinnedMemory &memory) {
-            return memory.bytes() >= bytes && memory.bytes() / 2 <= bytes;
-        });
-        if (fits != free_.end()) {
-            PinnedMemory memory = std::move(*fits);
-            free_.erase(fits);
-            return memory;
-        }
-        int64_t kept = 0;
-        for (const PinnedMemory &memory : free_) kept += memory.bytes();
-        while (!free_.empty() && kept + bytes > most_free_bytes) {
-            kept -= free_.front().bytes();
-            free_.erase(free_.begin());
-        }
-    }
-    return PinnedMemory::create(bytes, "adapters on their way to the device");
-}
-
-void PinnedMemories::give_back(PinnedMemory memory) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(memory));
-}
-
 StepAdapters::~StepAdapters() {
-    if (uploads_ != nullptr) cudaStreamSynchronize(uploads_);
+    if (pool_ == nullptr) return;
     for (Slot &slot : slots_) {
-        if (slot.data != nullptr) cudaFreeAsync(slot.data, uploads_);
+        static_cast<void>(uploads_->wait(slot.upload));
+        if (slot.data != nullptr) cudaFreeAsync(slot.data, uploads_->stream());
     }
-    if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+    if (raw_ != nullptr) cudaFreeAsync(raw_, uploads_->stream());
+    cudaStreamSynchronize(uploads_->stream());
+    cudaMemPoolDestroy(pool_);
 }
 
 // ---- Loading ------------------------------------------------------------------------------------
 
-Status StepAdapters::start() {
+Status StepAdapters::make_pool() {
     if (pool_ != nullptr) return {};
     int device = 0;
     RETURN_IF_CUDA(cudaGetDevice(&device));
-    ASSIGN_OR_RETURN(uploads_, Stream::create());
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
@@ -94,35 +48,19 @@ Result<int64_t> StepAdapters::bytes(const Adapter &adapter) const {
     return layout.bytes;
 }
 
-Result<std::shared_ptr<PackedOnHost>> StepAdapters::pack(const Adapter &adapter) const {
-    ASSIGN_OR_RETURN(AdapterLayout layout, model_.layout(adapter));
-    const int64_t begin = entry_bytes(layout) + piece_bytes(layout);
-    int64_t bytes = begin;
-    for (const AdapterLayout::Piece &piece : layout.pieces) bytes += align(piece.bytes);
-    ASSIGN_OR_RETURN(PinnedMemory memory, pinned_->take(bytes));
-    int64_t at = begin;
-    for (const AdapterLayout::Piece &piece : layout.pieces) {
-        const Tensor &from = *piece.from;
-        if (piece.transposed) {
-            transpose(from, memory.data() + at);
-        } else { // all columns, or a part's
-            const int64_t stride = from.row_length() * dtype_bytes(from.dtype);
-            const int64_t rows = stride * from.rows == piece.bytes ? 1 : from.rows;
-            for (int64_t r = 0, bytes_of_row = piece.bytes / rows; r < rows; ++r) {
-                std::memcpy(memory.data() + at + r * bytes_of_row, from.data + r * stride,
-                            static_cast<size_t>(bytes_of_row));
-            }
-        }
-        at += align(piece.bytes);
-    }
-    return std::make_shared<PackedOnHost>(std::move(layout), std::move(memory), pinned_);
+Result<std::shared_ptr<const PackedOnHost>>
+StepAdapters::pack(std::shared_ptr<const Adapter> adapter) const {
+    RETURN_IF_ERROR(uploads_->start());
+    ASSIGN_OR_RETURN(AdapterLayout layout, model_.layout(*adapter));
+    return std::make_shared<const PackedOnHost>(std::move(adapter), std::move(layout));
 }
 
 // Layers are merged no more where other processes leave too little memory for them and for adapters.
 Result<std::byte *> StepAdapters::take(int64_t bytes, const char *what) {
     void *memory = nullptr;
     const auto allocate = [&] {
-        return cudaMallocFromPoolAsync(&memory, static_cast<size_t>(bytes), pool_, uploads_);
+        return cudaMallocFromPoolAsync(&memory, static_cast<size_t>(bytes), pool_,
+                                       uploads_->stream());
     };
     cudaError_t code = allocate();
     if (code == cudaErrorMemoryAllocation && merged_.slot() >= 0) {
@@ -136,21 +74,16 @@ Result<std::byte *> StepAdapters::take(int64_t bytes, const char *what) {
 }
 
 Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> packed) {
-    RETURN_IF_ERROR(start());
+    RETURN_IF_ERROR(make_pool());
     const auto place = static_cast<size_t>(slot);
     if (place >= slots_.size()) {
         slots_.resize(place + 1);
         entries_.resize(place + 1);
     }
-    for (Slot &other : slots_) {
-        if (other.packed && cudaEventQuery(other.loaded) == cudaSuccess) other.packed.reset();
-    }
     Slot &to = slots_[place];
     if (to.data != nullptr) {
         return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: adapter slot %d is taken", slot);
     }
-    // It was unloaded before its copy was done.
-    if (to.packed) RETURN_IF_CUDA(cudaEventSynchronize(to.loaded));
     if (to.loaded == nullptr) {
         ASSIGN_OR_RETURN(to.loaded, Event::create(false));
     }
@@ -163,8 +96,12 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
     to.alone = 0;
     to.awaited = false;
     entries_[place] = reinterpret_cast<const AdapterEntry *>(to.data);
-    RETURN_IF_ERROR(send(*packed, to.data));
-    RETURN_IF_CUDA(cudaEventRecord(to.loaded, uploads_));
+    AdapterUploads::Upload upload{{}, to.data, raw_, to.loaded};
+    if (const int64_t bytes = AdapterUploads::raw_bytes(layout); bytes > raw_bytes_) {
+        ASSIGN_OR_RETURN(upload.raw, take(bytes, "an adapter on its way"));
+        upload.freed = std::exchange(raw_, upload.raw);
+        raw_bytes_ = bytes;
+    }
     to.changed.assign(layout.entries.size(), false);
     for (size_t i = 0; i < layout.entries.size(); ++i) {
         to.changed[i] = layout.entries[i].ranks > 0;
@@ -177,7 +114,8 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
         part_ranks_[launch] = std::max(part_ranks_[launch], most_of_part);
         ranks_[launch] = std::max(ranks_[launch], entry.ranks);
     }
-    to.packed = std::move(packed);
+    upload.packed = std::move(packed);
+    to.upload = uploads_->add(std::move(upload));
     return {};
 }
 
@@ -186,64 +124,10 @@ void StepAdapters::unload(int32_t slot) {
     if (place >= slots_.size() || slots_[place].data == nullptr) return;
     if (merged_.slot() == slot) drop_merged();
     loaded_bytes_ -= slots_[place].bytes;
-    cudaFreeAsync(slots_[place].data, uploads_);
+    static_cast<void>(uploads_->wait(slots_[place].upload)); // if it failed, steps know
+    cudaFreeAsync(slots_[place].data, uploads_->stream());
     slots_[place].data = nullptr;
     entries_[place] = nullptr;
-}
-
-// Now that the addresses are known. What is sent is not needed once A and B are made: matrices take turns with one block.
-Status StepAdapters::send(const PackedOnHost &packed, std::byte *to) {
-    constexpr int64_t block = int64_t{64} << 20; // or a larger matrix
-    const AdapterLayout &layout = packed.layout;
-    struct Turn {
-        size_t first, count; // pieces
-        int64_t bytes;
-    };
-    std::vector<Turn> turns;
-    int64_t most = 0;
-    for (size_t i = 0; i < layout.pieces.size(); ++i) {
-        const int64_t bytes = align(layout.pieces[i].bytes);
-        if (turns.empty() || turns.back().bytes + bytes > block) turns.push_back({i, 0, 0});
-        ++turns.back().count;
-        turns.back().bytes += bytes;
-        most = std::max(most, turns.back().bytes);
-    }
-    const int64_t at_pieces = entry_bytes(layout), begin = at_pieces + piece_bytes(layout);
-    ASSIGN_OR_RETURN(std::byte *const raw, take(begin + most, "an adapter on its way"));
-    auto *const entries = packed.bytes.as<AdapterEntry>();
-    for (size_t i = 0; i < layout.entries.size(); ++i) {
-        entries[i] = layout.entries[i];
-        entries[i].a = to + layout.places[i].first;
-        entries[i].b = to + layout.places[i].second;
-    }
-    auto *const pieces = reinterpret_cast<AdapterPiece *>(packed.bytes.data() + at_pieces);
-    for (const Turn &turn : turns) {
-        int64_t at = begin;
-        for (size_t i = turn.first; i < turn.first + turn.count; ++i) {
-            pieces[i] = layout.pieces[i].piece;
-            pieces[i].from = raw + at;
-            pieces[i].to = to + layout.pieces[i].to;
-            at += align(layout.pieces[i].bytes);
-        }
-    }
-    RETURN_IF_CUDA(cudaMemcpyAsync(raw, packed.bytes.data(), static_cast<size_t>(begin),
-                                   cudaMemcpyHostToDevice, uploads_));
-    RETURN_IF_CUDA(cudaMemcpyAsync(to, raw, static_cast<size_t>(at_pieces),
-                                   cudaMemcpyDeviceToDevice, uploads_));
-    for (const auto &[place, bytes] : layout.zeros) {
-        RETURN_IF_CUDA(cudaMemsetAsync(to + place, 0, static_cast<size_t>(bytes), uploads_));
-    }
-    int64_t at = begin; // in what was packed
-    for (const Turn &turn : turns) {
-        RETURN_IF_CUDA(cudaMemcpyAsync(raw + begin, packed.bytes.data() + at,
-                                       static_cast<size_t>(turn.bytes), cudaMemcpyHostToDevice,
-                                       uploads_));
-        RETURN_IF_CUDA(launch_adapter_pack(
-            element_, reinterpret_cast<AdapterPiece *>(raw + at_pieces) + turn.first,
-            static_cast<int32_t>(turn.count), sms_, uploads_));
-        at += turn.bytes;
-    }
-    return check_cuda(cudaFreeAsync(raw, uploads_), "an adapter on its way");
 }
 
 // ---- Merging ------------------------------------------------------------------------------------
@@ -394,6 +278,7 @@ Status StepAdapters::wait(cudaStream_t stream) {
     const auto wait_for = [&](int32_t slot) -> Status {
         Slot &own = slots_[static_cast<size_t>(slot)];
         if (own.awaited) return {};
+        RETURN_IF_ERROR(uploads_->wait(own.upload));
         own.awaited = true;
         return check_cuda(cudaStreamWaitEvent(stream, own.loaded, 0), "an adapter");
     };

@@ -1,14 +1,14 @@
 // The loaded adapters of the device, which of a step's rows have which, and the launches beside a layer's products
 // (adapters/adapters.h).
 //
-// A step whose rows have no adapter launches nothing. An adapter is loaded by a stream of its own while steps run; the first
-// step with one of its rows waits for that on the device. Adapters' memory is a pool's, which grows as they come.
+// A step whose rows have no adapter launches nothing. An adapter is loaded while steps run (step/adapter_uploads.h); the first
+// step with one of its rows is enqueued once its copies are, and waits for them on the device. Adapters' memory is a pool's,
+// which grows as they come.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,44 +18,19 @@
 #include "device/device.h"
 #include "linear/linear.h"
 #include "step/adapter_layout.h"
+#include "step/adapter_uploads.h"
 #include "step/input.h"
 #include "step/merged_layers.h"
 
 namespace batchllm::cuda {
 
-// Pinned memory that adapters on their way to the device take turns with: to allocate it takes long.
-class PinnedMemories {
-  public:
-    Result<PinnedMemory> take(int64_t bytes);
-    void give_back(PinnedMemory memory);
-
-  private:
-    static constexpr int64_t most_free_bytes = int64_t{1} << 30; // with what is allocated next
-    std::mutex mutex_;
-    std::vector<PinnedMemory> free_;
-};
-
-// What is sent for an adapter: its entries, its pieces, then the matrices as they are in the file.
-class PackedOnHost final : public PackedAdapter {
-  public:
-    PackedOnHost(AdapterLayout layout_of, PinnedMemory memory, std::shared_ptr<PinnedMemories> from)
-        : layout(std::move(layout_of)), bytes(std::move(memory)), from_(std::move(from)) {}
-    PackedOnHost(const PackedOnHost &) = delete;
-    PackedOnHost &operator=(const PackedOnHost &) = delete;
-    ~PackedOnHost() override { from_->give_back(std::move(bytes)); }
-
-    AdapterLayout layout;
-    PinnedMemory bytes;
-
-  private:
-    std::shared_ptr<PinnedMemories> from_;
-};
-
 class StepAdapters {
   public:
     StepAdapters(const Model &model, DType element, int sms, bool hopper, bool reproducible)
         : model_(model, element), element_(element), sms_(sms), hopper_(hopper),
-          reproducible_(reproducible), ranks_(model_.products()), part_ranks_(model_.products()) {}
+          reproducible_(reproducible),
+          uploads_(std::make_unique<AdapterUploads>(element, sms)), ranks_(model_.products()),
+          part_ranks_(model_.products()) {}
     StepAdapters(const StepAdapters &) = delete;
     StepAdapters &operator=(const StepAdapters &) = delete;
     ~StepAdapters();
@@ -68,10 +43,10 @@ class StepAdapters {
     }
     // What it takes on the device.
     Result<int64_t> bytes(const Adapter &adapter) const;
-    // Any thread; the adapter has been read when this returns.
-    Result<std::shared_ptr<PackedOnHost>> pack(const Adapter &adapter) const;
-    // Enqueues the copies. What is packed is kept until they are done. This and unload() may free merged layers, which waits
-    // for the device: with ranks under launching().
+    // Any thread.
+    Result<std::shared_ptr<const PackedOnHost>> pack(std::shared_ptr<const Adapter> adapter) const;
+    // What is packed is kept until it has been copied. This and unload() may free merged layers, which waits for the device:
+    // with ranks under launching().
     Status load(int32_t slot, std::shared_ptr<const PackedOnHost> packed);
     // No step that is enqueued uses it.
     void unload(int32_t slot);
@@ -136,15 +111,15 @@ class StepAdapters {
         std::vector<bool> changed; // [products]
         int64_t alone = 0; // tokens of steps that have this adapter alone, since it was last merged
         Event loaded;
-        bool awaited = false;                       // by the steps' stream
-        std::shared_ptr<const PackedOnHost> packed; // while it is copied
+        int64_t upload = 0;   // its number
+        bool awaited = false; // by the steps' stream
     };
     // Where the staged step's lists are, of all rows or of the wanted ones, in bytes from the section's beginning.
     struct Places {
         int64_t entries, rows, block_counts, block_entries, in_others, tiles;
     };
 
-    Status start();
+    Status make_pool();
     // Of the pool; merged layers go if it has no more.
     Result<std::byte *> take(int64_t bytes, const char *what);
     // Whether a step whose tokens all have this adapter (-1: they have not) runs on merged layers, which may be new.
@@ -153,15 +128,15 @@ class StepAdapters {
     void count_bytes() {
         use_.bytes_peak = std::max(use_.bytes_peak, loaded_bytes_ + merged_.bytes());
     }
-    Status send(const PackedOnHost &packed, std::byte *to);
 
     AdaptedModel model_;
     DType element_;
     int sms_;
     bool hopper_, reproducible_;
     cudaMemPool_t pool_ = nullptr;
-    Stream uploads_;
-    std::shared_ptr<PinnedMemories> pinned_ = std::make_shared<PinnedMemories>();
+    const std::unique_ptr<AdapterUploads> uploads_;
+    std::byte *raw_ = nullptr; // of the pool: uploads', in turn
+    int64_t raw_bytes_ = 0;
     std::vector<Slot> slots_;
     std::vector<const AdapterEntry *> entries_; // [slots]
     // [products] the most of any adapter so far, and of a part
