@@ -13,20 +13,62 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// Of the turn's token; null: none that changes experts.
+__device__ __forceinline__ const AdapterEntry *adapter_of(const AdaptedTurns &a, int32_t turn) {
+    const AdapterEntry *own = a.entries[__ldg(a.token_of + turn)];
+    return own != nullptr && own->entries > a.first ? own : nullptr;
+}
+
+// The adapters of a product's tile, in the order of their first turns. By a block.
+__device__ void list_adapters(const AdaptedTurns &a, const ExpertTile &expert, int32_t number) {
+    __shared__ const AdapterEntry *of_turn[kTileRows];
+    __shared__ int32_t counts[kTileRows / 32], numbers[kTileRows];
+    TileAdapters *const to = a.of_products + number;
+    const int2 turns = turns_of_tile<kTurnStep>(expert.begin, expert.end, number - expert.first);
+    const auto turn = static_cast<int32_t>(threadIdx.x);
+    const AdapterEntry *own = nullptr;
+    if (turn < turns.y) own = adapter_of(a, turns.x + turn);
+    __syncthreads(); // what was there has been read
+    if (turn < kTileRows) of_turn[turn] = own;
+    __syncthreads();
+    int32_t first = 0; // the first turn that has it
+    while (own != nullptr && of_turn[first] != own) ++first;
+    const bool leads = own != nullptr && first == turn;
+    const uint32_t leaders = __ballot_sync(~0u, leads);
+    if (turn < kTileRows && turn % 32 == 0) counts[turn / 32] = __popc(leaders);
+    __syncthreads();
+    int32_t before = __popc(leaders & ((1U << turn % 32) - 1)), all = 0;
+    for (int32_t w = 0; w < kTileRows / 32; ++w) {
+        if (w < turn / 32) before += counts[w];
+        all += counts[w];
+    }
+    if (leads) {
+        numbers[turn] = before;
+        to->entries[before] = own + expert.expert * a.each;
+    }
+    if (turn == 0) to->count = all;
+    __syncthreads();
+    if (turn < kTileRows) {
+        const int32_t of = own != nullptr ? numbers[first] : kNoAdapter;
+        to->of_turn[turn % 8][turn / 8] = static_cast<uint8_t>(of);
+    }
+}
+static_assert(kTileRows <= kThreads && kTileRows <= kNoAdapter);
+
 template <int Height> __global__ void __launch_bounds__(kThreads)
     list_turns(const __grid_constant__ AdaptedTurns a) {
     __shared__ const AdapterEntry *of_turn[kThreads];
     const int32_t tiles = __ldg(a.expert_tiles);
     for (int32_t number = blockIdx.x; number < tiles; number += gridDim.x) {
         const ExpertTile expert = a.of_experts[number];
+        if (a.of_products != nullptr) list_adapters(a, expert, number);
         const int32_t mine = number - expert.first; // of the expert's tiles, which share its turns
         const int32_t of_expert = (expert.end - expert.begin + kTileRows - 1) / kTileRows;
         for (int32_t begin = expert.begin + mine * kThreads; begin < expert.end;
              begin += of_expert * kThreads) {
             const int32_t turn = begin + static_cast<int32_t>(threadIdx.x);
             const AdapterEntry *own = nullptr;
-            if (turn < expert.end) own = a.entries[__ldg(a.token_of + turn)];
-            if (own != nullptr && own->entries <= a.first) own = nullptr; // it changes no experts
+            if (turn < expert.end) own = adapter_of(a, turn);
             if (turn < expert.end) a.in_tiles[turn] = own != nullptr ? 1 : 0;
             __syncthreads(); // what was there has been read
             of_turn[threadIdx.x] = own;

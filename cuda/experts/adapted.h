@@ -4,11 +4,12 @@
 
 #include "adapters/adapters.h"
 #include "experts/tile.h"
+#include "experts/tile_adapters.h"
 #include "model/kinds.h"
 
 namespace batchllm::cuda {
 
-// -> tiles of one expert and one adapter each, whose places and rows are turns.
+// -> tiles of one expert and one adapter each, whose places and rows are turns; and the adapters of the products' tiles.
 struct AdaptedTurns {
     const ExpertTile *of_experts;
     const int32_t *expert_tiles;        // [1]
@@ -20,6 +21,8 @@ struct AdaptedTurns {
     AdapterTile *tiles;  // [turns]
     int32_t *tile_count; // [1]
     uint8_t *in_tiles;   // [turns] whether the turn is in one
+    TileAdapters
+        *of_products; // [tiles of experts], as Hopper's products have them; null: not wanted
 };
 cudaError_t launch_adapted_turns(const AdaptedTurns &arguments, int sms, cudaStream_t stream);
 

@@ -18,6 +18,7 @@
 
 #include "base/dtype.h"
 #include "experts/tile.h"
+#include "experts/tile_adapters.h"
 #include "linear/scaling.h"
 #include "model/kinds.h"
 
@@ -41,6 +42,19 @@ struct GroupedScales {
     DType y_type; // of what is not gated: bf16 or f16
 };
 
+// What adapters add to a product before anything else is done with it; GroupedKernel::sm90, elements of two bytes.
+struct GroupedAdapters {
+    const TileAdapters *tiles; // of each tile; null: nothing is added
+    int32_t product;           // AdapterArguments'
+    const void *t; // [turns, t_stride] of the element's type: whole sums, times their scales
+    int32_t t_stride;
+    int32_t most_of_part; // AdapterArguments'
+};
+// t of a tile's turns and an adapter's B must fit into a stage.
+constexpr bool takes_grouped_adapters(int32_t most_ranks, int32_t most_of_part) {
+    return most_ranks <= 64 && most_of_part <= 64;
+}
+
 struct GroupedArguments {
     DType element;
     const void *x;         // [., columns]
@@ -55,6 +69,7 @@ struct GroupedArguments {
     const ExpertTile *tiles;
     const int32_t *tile_count;
     GroupedScales scales; // of e4m3
+    GroupedAdapters adapters;
 };
 
 inline bool squares(const GroupedArguments &a) { return !a.gated && a.squared; }

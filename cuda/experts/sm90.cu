@@ -4,7 +4,7 @@
 //
 // Results leave through shared memory, 64 turns at a time; while one of the two computing warpgroups does that the
 // other goes on computing, and so they drift apart by a part of a tile, as far as the stages let them.
-#include "experts/sm90.cuh"
+#include "experts/sm90_adapters.cuh"
 
 namespace batchllm::cuda {
 namespace {
@@ -41,7 +41,7 @@ multiply(Ring *place, int steps, int group, float (&sums)[2][Turns / 2]) {
     release(before.empty());
 }
 
-template <typename T, Epilogue F> __device__ void
+template <typename T, Epilogue F, bool Adapted> __device__ void
 compute(const GroupedArguments &a, const Queue &queue, Ring place, unsigned char *shared) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     const int steps = (a.columns + kPanel - 1) / kPanel;
@@ -50,14 +50,20 @@ compute(const GroupedArguments &a, const Queue &queue, Ring place, unsigned char
         with_turns(work, [&](auto turns) {
             constexpr int Turns = decltype(turns)::value;
             float sums[2][Turns / 2] = {}; // so that it does not live on from tile to tile
-            multiply<T, Turns>(&place, steps, group, sums);
+            if constexpr (Adapted) {
+                AddAdapters<is_gated(F)> adapters(a, work);
+                multiply<T, Turns>(&place, steps, group, sums);
+                adapters.template add_all<T, Turns>(a, group, &place, shared, sums);
+            } else {
+                multiply<T, Turns>(&place, steps, group, sums);
+            }
             if (a.bias != nullptr) add_bias<Turns>(a, work, group, sums);
             store_all<T, F, kOutTurns, Turns>(a, work, group, sums, out);
         });
     });
 }
 
-template <typename T, Epilogue F> __global__ void __launch_bounds__(kThreads, 1)
+template <typename T, Epilogue F, bool Adapted> __global__ void __launch_bounds__(kThreads, 1)
     grouped(const __grid_constant__ GroupedArguments a) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Ring place(shared_address(shared));
@@ -69,27 +75,31 @@ template <typename T, Epilogue F> __global__ void __launch_bounds__(kThreads, 1)
     const Queue queue(a);
     if (threadIdx.x >= kConsumers) {
         registers_fewer<56>();
-        feed<2>(a, queue, place, PanelsOfW(a), NoScales());
+        if constexpr (Adapted) {
+            feed<2>(a, queue, place, PanelsOfW(a), NoScales(), FeedAdapters<is_gated(F)>(a));
+        } else {
+            feed<2>(a, queue, place, PanelsOfW(a), NoScales());
+        }
     } else {
         registers_more<224>();
-        compute<T, F>(a, queue, place, shared);
+        compute<T, F, Adapted>(a, queue, place, shared);
     }
 }
 
-template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cudaStream_t stream) {
-    if (squares(a)) {
-        return launch_tiles(grouped<T, Epilogue::relu_squared>, kShared, a, sms, stream);
-    }
-    if (!a.gated) return launch_tiles(grouped<T, Epilogue::plain>, kShared, a, sms, stream);
+template <typename T, bool Adapted>
+cudaError_t launch(const GroupedArguments &a, int sms, cudaStream_t stream) {
+    const auto with = [&](auto kernel) { return launch_tiles(kernel, kShared, a, sms, stream); };
+    if (squares(a)) return with(grouped<T, Epilogue::relu_squared, Adapted>);
+    if (!a.gated) return with(grouped<T, Epilogue::plain, Adapted>);
     switch (a.activation) {
     case Activation::silu:
-        return launch_tiles(grouped<T, Epilogue::silu>, kShared, a, sms, stream);
+        return with(grouped<T, Epilogue::silu, Adapted>);
     case Activation::gelu:
-        return launch_tiles(grouped<T, Epilogue::gelu>, kShared, a, sms, stream);
+        return with(grouped<T, Epilogue::gelu, Adapted>);
     case Activation::gelu_tanh:
-        return launch_tiles(grouped<T, Epilogue::gelu_tanh>, kShared, a, sms, stream);
+        return with(grouped<T, Epilogue::gelu_tanh, Adapted>);
     case Activation::clamped_swiglu:
-        return launch_tiles(grouped<T, Epilogue::clamped_swiglu>, kShared, a, sms, stream);
+        return with(grouped<T, Epilogue::clamped_swiglu, Adapted>);
     case Activation::relu_squared: // of a gate: supported.h refuses it
     case Activation::xielu:
         break;
@@ -97,11 +107,20 @@ template <typename T> cudaError_t launch(const GroupedArguments &a, int sms, cud
     return cudaErrorInvalidValue;
 }
 
+template <typename T>
+cudaError_t launch_of(const GroupedArguments &a, int sms, cudaStream_t stream) {
+    if (a.adapters.tiles == nullptr) return launch<T, false>(a, sms, stream);
+    if (!takes_grouped_adapters(a.adapters.t_stride, a.adapters.most_of_part)) {
+        return cudaErrorInvalidValue;
+    }
+    return launch<T, true>(a, sms, stream);
+}
+
 } // namespace
 
 cudaError_t launch_grouped_sm90(const GroupedArguments &a, int sms, cudaStream_t stream) {
-    if (a.element == DType::bf16) return launch<__nv_bfloat16>(a, sms, stream);
-    return a.element == DType::f16 ? launch<__half>(a, sms, stream) : cudaErrorInvalidValue;
+    if (a.element == DType::bf16) return launch_of<__nv_bfloat16>(a, sms, stream);
+    return a.element == DType::f16 ? launch_of<__half>(a, sms, stream) : cudaErrorInvalidValue;
 }
 
 } // namespace batchllm::cuda

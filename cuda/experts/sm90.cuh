@@ -18,7 +18,7 @@
 namespace batchllm::cuda {
 namespace {
 
-constexpr int kColumns = 256, kStages = 4, kStep = 16; // rows of W a tile; turns by so many
+constexpr int kColumns = 256, kStages = 4, kStep = kTurnStep; // rows of W a tile; turns by so many
 constexpr int kConsumers = 256, kThreads = kConsumers + 128;
 constexpr int kXBytes = kTileRows * 128, kWBytes = kColumns * 128, kStage = kXBytes + kWBytes;
 constexpr int kOut = kStages * kStage; // results on their way out, after the stages
@@ -86,9 +86,15 @@ struct NoScales {
     __device__ void begin(const GroupedWork &, int) {}
     __device__ void load(int, int) const {}
 };
-template <int ElementBytes, typename Queue, typename Place, typename FeedW, typename Scales>
+// adapters: stages that come after a tile's others.
+struct NoAdapters {
+    __device__ void begin(const GroupedWork &, int) {}
+    template <typename Place> __device__ void feed(const GroupedWork &, int, Place *) {}
+};
+template <int ElementBytes, typename Queue, typename Place, typename FeedW, typename Scales,
+          typename Adapters = NoAdapters>
 __device__ void feed(const GroupedArguments &a, const Queue &queue, Place place, FeedW w,
-                     Scales scales) {
+                     Scales scales, Adapters adapters = Adapters()) {
     constexpr int kAcross = 128 / ElementBytes, kChunk = 16 / ElementBytes; // elements
     const int thread = static_cast<int>(threadIdx.x) - kConsumers;
     const int chunk = thread % 8, row = thread / 8; // and every 16th row after it
@@ -97,6 +103,7 @@ __device__ void feed(const GroupedArguments &a, const Queue &queue, Place place,
     for_each_tile(queue, [&](const GroupedWork &work) {
         scales.begin(work, thread);
         w.begin(a, work, steps);
+        adapters.begin(work, thread);
         with_turns(work, [&](auto turns) {
             constexpr int kEach = decltype(turns)::value / kStep;
             uint32_t from[kEach]; // in chunks
@@ -122,6 +129,7 @@ __device__ void feed(const GroupedArguments &a, const Queue &queue, Place place,
                 place.advance();
             }
         });
+        adapters.feed(work, thread, &place);
     });
     copy_async_wait<0>();
 }

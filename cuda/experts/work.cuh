@@ -11,10 +11,20 @@ namespace batchllm::cuda {
 struct GroupedWork {
     int32_t expert, begin, count; // turns
     int32_t column;               // the first row of W: a column of the product
+    int32_t tile;                 // its number
 };
 
+// An expert's tiles have so many turns as make them equal, by Steps. Of one of them: -> its first turn, and how many it has.
+template <int Steps>
+__device__ __forceinline__ int2 turns_of_tile(int32_t begin, int32_t end, int32_t place) {
+    const int32_t turns = end - begin, tiles = (turns + kTileRows - 1) / kTileRows;
+    const int32_t size = ((turns + tiles - 1) / tiles + Steps - 1) / Steps * Steps;
+    const int32_t first = begin + place * size;
+    return {first, min(size, end - first)};
+}
+
 // CTAs take every gridDim.x-th. Tiles that read the same part of W are next to each other.
-// An expert's tiles have so many turns as make them equal, by Steps; Steps kTileRows: all but the last are full.
+// Steps: turns_of_tile()'s; kTileRows: all of an expert's tiles but the last are full.
 template <int Columns, int Steps = kTileRows> struct GroupedQueue {
     const ExpertTile *tiles;
     int32_t across, total;
@@ -30,11 +40,10 @@ template <int Columns, int Steps = kTileRows> struct GroupedQueue {
     }
     // Of what load() gave.
     __device__ GroupedWork at(int32_t number, const int4 &t) const {
-        const int32_t turns = t.z - t.y, of_expert = (turns + kTileRows - 1) / kTileRows;
-        const int32_t size = ((turns + of_expert - 1) / of_expert + Steps - 1) / Steps * Steps;
+        const int32_t of_expert = (t.z - t.y + kTileRows - 1) / kTileRows;
         const int32_t place = number - t.w * across;
-        const int32_t row = t.y + place % of_expert * size;
-        return {t.x, row, min(size, t.z - row), place / of_expert * Columns};
+        const int2 turns = turns_of_tile<Steps>(t.y, t.z, place % of_expert);
+        return {t.x, turns.x, turns.y, place / of_expert * Columns, t.w + place % of_expert};
     }
     __device__ GroupedWork at(int32_t number) const { return at(number, load(number)); }
 };

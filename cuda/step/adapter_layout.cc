@@ -308,8 +308,7 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
             } else {
                 entry.parts[i] = of_entry;
             }
-            b_pieces.push_back(
-                {&change->b, bytes_of(change->b), change->scale, piece, b_bytes});
+            b_pieces.push_back({&change->b, bytes_of(change->b), change->scale, piece, b_bytes});
             if (!p.together) b_bytes += packed_b_elements(part.rows, ranks) * element;
         }
         if (entry.ranks == 0) continue;
@@ -344,8 +343,7 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
     return made;
 }
 
-PieceBytes::PieceBytes(std::span<const AdapterLayout::Piece> pieces)
-    : pieces_(pieces), begins_(1) {
+PieceBytes::PieceBytes(std::span<const AdapterLayout::Piece> pieces) : pieces_(pieces), begins_(1) {
     for (const AdapterLayout::Piece &piece : pieces) {
         begins_.push_back(begins_.back() + (piece.bytes + 15) / 16 * 16);
     }

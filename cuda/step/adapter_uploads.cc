@@ -170,10 +170,9 @@ Status AdapterUploads::send(const Upload &upload) try {
     const auto *packed = reinterpret_cast<const AdapterPiece *>(upload.raw + at_pieces);
     for (const auto &turn : turns) {
         const PieceBytes raw(turn);
-        RETURN_IF_ERROR(copy(upload.raw + block, raw.bytes(),
-                             [&](int64_t from, int64_t bytes, std::byte *to) {
-                                 raw.copy(from, bytes, to);
-                             }));
+        RETURN_IF_ERROR(
+            copy(upload.raw + block, raw.bytes(),
+                 [&](int64_t from, int64_t bytes, std::byte *to) { raw.copy(from, bytes, to); }));
         RETURN_IF_CUDA(launch_adapter_pack(element_, packed, static_cast<int32_t>(turn.size()),
                                            sms_, stream_));
         packed += turn.size();

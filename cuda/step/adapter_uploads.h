@@ -44,7 +44,7 @@ class AdapterUploads {
     struct Upload {
         std::shared_ptr<const PackedOnHost> packed; // until it has been copied
         std::byte *to;                              // layout.bytes
-        std::byte *raw;                             // raw_bytes(); others before and after it have it too
+        std::byte *raw; // raw_bytes(); others before and after it have it too
         cudaEvent_t done;
         std::byte *freed = nullptr; // memory of the stream's that only uploads before this one use
     };

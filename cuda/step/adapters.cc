@@ -348,7 +348,8 @@ AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInp
         addition.product < model_.embedding() &&
         addition.product % kLayerProducts == static_cast<size_t>(LayerProduct::gate_up);
     a.whole = addition.product != model_.embedding() &&
-              adapter_sums_are_whole(element_, addition.scaling, hopper_, a.work.tall, feeds);
+              adapter_sums_are_whole(element_, addition.scaling, hopper_, a.work.tall,
+                                     feeds || addition.whole);
     a.t_rows = static_cast<int32_t>(sum_rows_ * product.rows);
     a.t_stride = a.most_ranks;
     a.y = addition.y;

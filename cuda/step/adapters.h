@@ -28,9 +28,8 @@ class StepAdapters {
   public:
     StepAdapters(const Model &model, DType element, int sms, bool hopper, bool reproducible)
         : model_(model, element), element_(element), sms_(sms), hopper_(hopper),
-          reproducible_(reproducible),
-          uploads_(std::make_unique<AdapterUploads>(element, sms)), ranks_(model_.products()),
-          part_ranks_(model_.products()) {}
+          reproducible_(reproducible), uploads_(std::make_unique<AdapterUploads>(element, sms)),
+          ranks_(model_.products()), part_ranks_(model_.products()) {}
     StepAdapters(const StepAdapters &) = delete;
     StepAdapters &operator=(const StepAdapters &) = delete;
     ~StepAdapters();
@@ -64,6 +63,9 @@ class StepAdapters {
     uint16_t form() const { return form_; }
     // Whether the staged step has launches beside this product; of experts, their first's.
     bool changes(size_t product) const;
+    // The most of any adapter: of the product, and of a part.
+    int32_t most_ranks(size_t product) const { return ranks_[product]; }
+    int32_t most_of_part(size_t product) const { return part_ranks_[product]; }
 
     // From now on steps whose tokens all have one adapter may run on layers that have its changes in them
     // (step/merged_layers.h), once there have been so many such tokens (0: never) and if these layers take no more of the room
@@ -95,6 +97,7 @@ class StepAdapters {
         const AdapterWork *turns = nullptr; // of experts, instead of the step's
         const int32_t *x_rows = nullptr;    // AdapterArguments'
         int32_t first_row = 0, some_rows = 0;
+        bool whole = false; // t is to be, where it can
     };
     AdapterArguments arguments(const Addition &addition, const StepInput &input) const;
     // In two launches; others may make the second their own.

@@ -32,15 +32,19 @@ Status StepExperts::allocate(const StepBuffers &buffers) {
 
 StepExperts::AdapterRoom StepExperts::adapter_room(int64_t rows) const {
     int64_t turns = 0, width = 0;
+    AdapterRoom room;
     for (const Layer &layer : model_.layers) {
         const Experts *experts = layer.experts();
         if (experts == nullptr) continue;
+        const auto each = static_cast<int64_t>(experts->each.size());
+        room.of_tiles = std::max(room.of_tiles, most_tiles(rows * experts->router.chosen, each) *
+                                                    int64_t{sizeof(TileAdapters)});
         const int64_t parts = experts->each[0].gate ? 2 : 1;
         turns = std::max(turns, rows * experts->router.chosen);
         width = std::max(width, parts * experts->each[0].width);
         if (experts->router.weighs_input) width = std::max<int64_t>(width, model_.hidden);
     }
-    AdapterRoom room;
+    if (kernel_ != GroupedKernel::sm90 || element_ == DType::f32) room.of_tiles = 0;
     room.tiles = turns * static_cast<int64_t>(sizeof(AdapterTile));
     room.in_tiles = turns;
     room.gate_up = turns * width * dtype_bytes(element_);
@@ -55,6 +59,7 @@ Status StepExperts::make_room_for_adapters(int64_t rows) {
     ASSIGN_OR_RETURN(adapted_tiles_, DeviceMemory::create(room.tiles, what));
     ASSIGN_OR_RETURN(adapted_tile_count_, DeviceMemory::create(sizeof(int32_t), what));
     ASSIGN_OR_RETURN(in_adapted_tiles_, DeviceMemory::create(room.in_tiles, what));
+    ASSIGN_OR_RETURN(tile_adapters_, DeviceMemory::create(room.of_tiles, what));
     ASSIGN_OR_RETURN(gate_up_, DeviceMemory::create(room.gate_up, what));
     if (room.whole > 0) {
         ASSIGN_OR_RETURN(whole_, DeviceMemory::create(room.whole, what));
@@ -117,11 +122,24 @@ cudaError_t StepExperts::launch(const GroupedArguments &a, const std::optional<P
                                           : launch_four_bits_sm80(packed, sms_, stream);
 }
 
+bool StepExperts::adds_adapters(const DeviceExperts &weights, const AdaptedExperts &adapted,
+                                ExpertProduct place) const {
+    const StepAdapters &adapters = adapted.adapters;
+    const size_t product = adapters.model().of_experts(adapted.layer, place);
+    const bool packed = place == ExpertProduct::gate_up ? weights.gate_up_packing.has_value()
+                                                        : weights.down_packing.has_value();
+    return kernel_ == GroupedKernel::sm90 && element_ != DType::f32 && !weights.in_e4m3() &&
+           !packed &&
+           takes_grouped_adapters(adapters.most_ranks(product), adapters.most_of_part(product));
+}
+
 // The product, and of what adapters add to it t.
-Result<AdapterArguments>
-StepExperts::run_adapted(const GroupedArguments &product, const std::optional<Packing> &packing,
-                         const AdaptedExperts &adapted, ExpertProduct place, const void *whole,
-                         const int32_t *x_rows, int64_t rows, cudaStream_t stream) {
+Result<AdapterArguments> StepExperts::run_adapted(GroupedArguments product,
+                                                  const std::optional<Packing> &packing,
+                                                  const AdaptedExperts &adapted,
+                                                  ExpertProduct place, bool adds, const void *whole,
+                                                  const int32_t *x_rows, int64_t rows,
+                                                  cudaStream_t stream) {
     const StepAdapters &adapters = adapted.adapters;
     const size_t number = adapters.model().of_experts(adapted.layer, place);
     const int64_t turns = rows * adapters.model().product(number).rows;
@@ -134,8 +152,12 @@ StepExperts::run_adapted(const GroupedArguments &product, const std::optional<Pa
     work.has_others = true;
     ASSIGN_OR_RETURN(const AdapterArguments change,
                      adapters.shrink({number, whole, Scaling::none, turns, false, product.y,
-                                      element_, 1, &work, x_rows},
+                                      element_, 1, &work, x_rows, 0, 0, adds},
                                      adapted.input, stream));
+    if (adds) {
+        product.adapters = {tile_adapters_.as<TileAdapters>(), change.product, change.t,
+                            change.t_stride, change.most_of_part};
+    }
     RETURN_IF_CUDA(launch(product, packing, stream));
     return change;
 }
@@ -212,6 +234,9 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     };
     const bool adapts_first = changes(ExpertProduct::gate_up);
     const bool adapts_last = changes(ExpertProduct::down);
+    const bool adds_first =
+        adapts_first && adds_adapters(weights, *adapted, ExpertProduct::gate_up);
+    const bool adds_last = adapts_last && adds_adapters(weights, *adapted, ExpertProduct::down);
     if (adapts_first || adapts_last) {
         const AdaptedModel &model = adapted->adapters.model();
         const AdapterWork all = adapted->adapters.work(adapted->wanted, adapted->input);
@@ -225,7 +250,8 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
             all.tall,
             adapted_tiles_.as<AdapterTile>(),
             adapted_tile_count_.as<int32_t>(),
-            in_adapted_tiles_.as<uint8_t>()};
+            in_adapted_tiles_.as<uint8_t>(),
+            adds_first || adds_last ? tile_adapters_.as<TileAdapters>() : nullptr};
         RETURN_IF_CUDA(launch_adapted_turns(turns, sms_, stream));
     }
     TurnInput input{x, adapted != nullptr ? adapted->whole.data : nullptr, token_of_.as<int32_t>()};
@@ -249,15 +275,21 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     a.y = activated_.data();
     a.scales = {weights.gate_up_scaling, input.x.scales, weights.gate_up_scales,
                 activated_scales_.as<float>(), element_};
-    // Before the activation, which is a launch of its own then; so it is if adapters want what is in e4m3 before it is.
-    if (adapts_first || (adapts_last && weights.in_e4m3())) {
+    // By the product itself, or before the activation, which is a launch of its own then; so it is if adapters want what is in
+    // e4m3 before it is.
+    if (adds_first) {
+        RETURN_IF_ERROR(run_adapted(a, weights.gate_up_packing, *adapted, ExpertProduct::gate_up,
+                                    true, input.whole, input.row_of, rows, stream)
+                            .status());
+        RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
+    } else if (adapts_first || (adapts_last && weights.in_e4m3())) {
         a.gated = a.squared = false;
         a.y = gate_up_.data();
         AdapterArguments change;
         if (adapts_first) {
             ASSIGN_OR_RETURN(change, run_adapted(a, weights.gate_up_packing, *adapted,
-                                                 ExpertProduct::gate_up, input.whole, input.row_of,
-                                                 rows, stream));
+                                                 ExpertProduct::gate_up, false, input.whole,
+                                                 input.row_of, rows, stream));
         } else {
             RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));
         }
@@ -283,9 +315,9 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
         const bool quantized = weights.in_e4m3();
         ASSIGN_OR_RETURN(const AdapterArguments change,
                          run_adapted(a, weights.down_packing, *adapted, ExpertProduct::down,
-                                     quantized ? whole_.data() : activated_.data(), nullptr, rows,
-                                     stream));
-        RETURN_IF_ERROR(adapted->adapters.expand(change, stream));
+                                     adds_last, quantized ? whole_.data() : activated_.data(),
+                                     nullptr, rows, stream));
+        if (!adds_last) RETURN_IF_ERROR(adapted->adapters.expand(change, stream));
     } else {
         RETURN_IF_CUDA(launch(a, weights.down_packing, stream));
     }

@@ -37,8 +37,8 @@ class StepExperts {
 
     // For steps whose adapters change experts. rows: of the largest step.
     struct AdapterRoom {
-        int64_t tiles = 0, in_tiles = 0, gate_up = 0, whole = 0; // bytes
-        int64_t bytes() const { return tiles + in_tiles + gate_up + whole; }
+        int64_t tiles = 0, in_tiles = 0, of_tiles = 0, gate_up = 0, whole = 0; // bytes
+        int64_t bytes() const { return tiles + in_tiles + of_tiles + gate_up + whole; }
     };
     AdapterRoom adapter_room(int64_t rows) const;
     Status make_room_for_adapters(int64_t rows);
@@ -71,12 +71,16 @@ class StepExperts {
     Status products(const Experts &experts, const DeviceExperts &weights, const Input &x,
                     int64_t rows, const AdaptedExperts *adapted, Profile *profile,
                     cudaStream_t stream);
-    // The launch, and what adapters add to its result, y; whole, x_rows: its input, and which row of that a turn has.
-    Result<AdapterArguments> run_adapted(const GroupedArguments &product,
+    // Whether the product itself adds what adapters do, before all else.
+    bool adds_adapters(const DeviceExperts &weights, const AdaptedExperts &adapted,
+                       ExpertProduct place) const;
+    // The launch, and what adapters add to its result, y, if it does not itself; whole, x_rows: its input, and which row of that
+    // a turn has.
+    Result<AdapterArguments> run_adapted(GroupedArguments product,
                                          const std::optional<Packing> &packing,
                                          const AdaptedExperts &adapted, ExpertProduct place,
-                                         const void *whole, const int32_t *x_rows, int64_t rows,
-                                         cudaStream_t stream);
+                                         bool adds, const void *whole, const int32_t *x_rows,
+                                         int64_t rows, cudaStream_t stream);
     Status activate(const Experts &experts, const DeviceExperts &weights, int64_t rows,
                     const AdaptedExperts &adapted, const AdapterArguments *change,
                     cudaStream_t stream);
@@ -102,6 +106,7 @@ class StepExperts {
     DeviceMemory adapted_tiles_;      // [rows * chosen] AdapterTile
     DeviceMemory adapted_tile_count_; // [1] int32
     DeviceMemory in_adapted_tiles_;   // [rows * chosen] uint8: AdaptedTurns'
+    DeviceMemory tile_adapters_;      // [most_tiles] TileAdapters, where products add them
     // [rows * chosen, width or twice that]. Before the first product what weigh() has made for adapters beside e4m3:
     // [rows * chosen, hidden].
     DeviceMemory gate_up_;
