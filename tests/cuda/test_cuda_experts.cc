@@ -405,23 +405,6 @@ void all_tokens_may_choose_one_expert(void **) {
 
 // ---- Grouped products ----
 
-// [experts][rows, columns] as experts/grouped.h says; rows of gate and up already in turns.
-std::vector<float> packed(const std::vector<float> &w, const Product &p, DType type) {
-    if (type == DType::f32) return w;
-    const int64_t panels = (p.columns + 63) / 64;
-    std::vector<float> out(size_t(p.experts * p.rows * panels * 64), 0.0F);
-    for (int64_t e = 0; e < p.experts; ++e) {
-        for (int64_t r = 0; r < p.rows; ++r) {
-            for (int64_t c = 0; c < p.columns; ++c) {
-                const int64_t chunk = (c % 64 / 8) ^ (r % 8);
-                out[size_t(((e * panels + c / 64) * p.rows + r) * 64 + chunk * 8 + c % 8)] =
-                    w[size_t((e * p.rows + r) * p.columns + c)];
-            }
-        }
-    }
-    return out;
-}
-
 Inputs make_inputs(Random &random, const Product &p, DType type) {
     Inputs in;
     const int64_t rows = make_turns(random, p, &in);
@@ -449,7 +432,7 @@ std::vector<double> reference(const Product &p, const Inputs &in) {
 }
 
 std::vector<float> multiply(const Product &p, const Inputs &in, DType type, GroupedKernel kernel) {
-    const Array x(in.x, type), w(packed(in.w, p, type), type), bias(in.bias, DType::f32);
+    const Array x(in.x, type), w(in_panels(in.w, p, type), type), bias(in.bias, DType::f32);
     const auto turns = static_cast<int64_t>(in.row_of.size());
     const Array y(turns * (p.gated ? p.rows / 2 : p.rows), type);
     const ProductLists lists(p, in);

@@ -114,6 +114,23 @@ inline std::string shape_name(const Product &p) {
     return name;
 }
 
+// [experts][rows, columns] as experts/grouped.h says; rows of gate and up already in turns.
+inline std::vector<float> in_panels(const std::vector<float> &w, const Product &p, DType type) {
+    if (type == DType::f32) return w;
+    const int64_t panels = (p.columns + 63) / 64;
+    std::vector<float> out(size_t(p.experts * p.rows * panels * 64), 0.0F);
+    for (int64_t e = 0; e < p.experts; ++e) {
+        for (int64_t r = 0; r < p.rows; ++r) {
+            for (int64_t c = 0; c < p.columns; ++c) {
+                const int64_t chunk = (c % 64 / 8) ^ (r % 8);
+                out[size_t(((e * panels + c / 64) * p.rows + r) * 64 + chunk * 8 + c % 8)] =
+                    w[size_t((e * p.rows + r) * p.columns + c)];
+            }
+        }
+    }
+    return out;
+}
+
 // Turns of experts: none, one, a full tile, one more, half a tile and one more.
 inline const std::vector<int32_t> kRagged = {0, 1, 128, 129, 64, 65, 0, 17, 300, 0, 90, 33, 105};
 
