@@ -47,13 +47,11 @@ struct GroupedAdapters {
     const TileAdapters *tiles; // of each tile; null: nothing is added
     int32_t product;           // AdapterArguments'
     const void *t; // [turns, t_stride] of the element's type: whole sums, times their scales
-    int32_t t_stride;
+    int32_t t_stride;     // at most kMostGroupedRanks
     int32_t most_of_part; // AdapterArguments'
 };
-// t of a tile's turns and an adapter's B must fit into a stage.
-constexpr bool takes_grouped_adapters(int32_t most_ranks, int32_t most_of_part) {
-    return most_ranks <= 64 && most_of_part <= 64;
-}
+// Of an adapter, all parts together: t of a tile's turns and B must fit into a stage.
+inline constexpr int32_t kMostGroupedRanks = 64;
 
 struct GroupedArguments {
     DType element;

@@ -110,9 +110,7 @@ cudaError_t launch(const GroupedArguments &a, int sms, cudaStream_t stream) {
 template <typename T>
 cudaError_t launch_of(const GroupedArguments &a, int sms, cudaStream_t stream) {
     if (a.adapters.tiles == nullptr) return launch<T, false>(a, sms, stream);
-    if (!takes_grouped_adapters(a.adapters.t_stride, a.adapters.most_of_part)) {
-        return cudaErrorInvalidValue;
-    }
+    if (a.adapters.t_stride > kMostGroupedRanks) return cudaErrorInvalidValue;
     return launch<T, true>(a, sms, stream);
 }
 

@@ -211,6 +211,12 @@ void AdaptedModel::exclude_experts(size_t layer, ExpertProduct product) {
     }
 }
 
+void AdaptedModel::limit_experts(size_t layer, ExpertProduct product, int32_t ranks) {
+    for (size_t i = of_experts(layer, product); i < experts_end_[layer]; i += kExpertProducts) {
+        products_[i].most_ranks = ranks;
+    }
+}
+
 constexpr int64_t most_rank = 512; // of a part, as expand has room for
 
 Status AdaptedModel::check(const Adapter &adapter) const {
@@ -312,6 +318,12 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
             if (!p.together) b_bytes += packed_b_elements(part.rows, ranks) * element;
         }
         if (entry.ranks == 0) continue;
+        if (p.most_ranks > 0 && entry.ranks > p.most_ranks) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "cuda backend: adapter of '%s' and others: their ranks are %d together; "
+                         "with reproducible at most %d are supported",
+                         p.parts[0].matrix->name.c_str(), entry.ranks, p.most_ranks);
+        }
         if (p.together) {
             if (entry.ranks > most_rank) {
                 return error(BATCHLLM_ERROR_UNSUPPORTED,

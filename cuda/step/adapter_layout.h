@@ -43,9 +43,10 @@ struct AdaptedProduct {
     // Parts that the launches do not take one by one: they are one, with the ranks of all, and zeros in B where a row's matrix
     // has no part of them.
     bool together = false;
-    int32_t rows = 1;      // of x and y, of a token: turns of an expert
-    int32_t looked_up = 0; // the embedding's: rows of A's transpose, a token each
-    size_t launch = 0;     // the product whose launch it is in: of experts the first one's
+    int32_t rows = 1;       // of x and y, of a token: turns of an expert
+    int32_t looked_up = 0;  // the embedding's: rows of A's transpose, a token each
+    size_t launch = 0;      // the product whose launch it is in: of experts the first one's
+    int32_t most_ranks = 0; // of an adapter, all parts together; 0: any
 
     int32_t range() const { return adapter_range(columns, rows > 1); } // AdapterArguments'
     // Where the launches' parts begin, and behind them the last one's end; how many there are.
@@ -98,6 +99,8 @@ class AdaptedModel {
     // The product's matrices have no adapters.
     void exclude(size_t number);
     void exclude_experts(size_t layer, ExpertProduct product);
+    // Adapters with more ranks, all parts of an expert's product together, are refused.
+    void limit_experts(size_t layer, ExpertProduct product, int32_t ranks);
     // UNSUPPORTED if the adapter changes what is in none of the products.
     Result<AdapterLayout> layout(const Adapter &adapter) const;
     // Floats of t for each row of a step, where W is changed with so many ranks.

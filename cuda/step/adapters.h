@@ -40,6 +40,9 @@ class StepAdapters {
     void exclude_experts(size_t layer, ExpertProduct product) {
         model_.exclude_experts(layer, product);
     }
+    void limit_experts(size_t layer, ExpertProduct product, int32_t ranks) {
+        model_.limit_experts(layer, product, ranks);
+    }
     // What it takes on the device.
     Result<int64_t> bytes(const Adapter &adapter) const;
     // Any thread.
@@ -63,9 +66,9 @@ class StepAdapters {
     uint16_t form() const { return form_; }
     // Whether the staged step has launches beside this product; of experts, their first's.
     bool changes(size_t product) const;
-    // The most of any adapter: of the product, and of a part.
+    // Of any adapter so far, in the product's launch.
     int32_t most_ranks(size_t product) const { return ranks_[product]; }
-    int32_t most_of_part(size_t product) const { return part_ranks_[product]; }
+    bool reproducible() const { return reproducible_; }
 
     // From now on steps whose tokens all have one adapter may run on layers that have its changes in them
     // (step/merged_layers.h), once there have been so many such tokens (0: never) and if these layers take no more of the room

@@ -122,15 +122,21 @@ cudaError_t StepExperts::launch(const GroupedArguments &a, const std::optional<P
                                           : launch_four_bits_sm80(packed, sms_, stream);
 }
 
+bool StepExperts::may_add_adapters(const DeviceExperts &weights, ExpertProduct place) const {
+    const bool packed = place == ExpertProduct::gate_up ? weights.gate_up_packing.has_value()
+                                                        : weights.down_packing.has_value();
+    return kernel_ == GroupedKernel::sm90 && element_ != DType::f32 && !weights.in_e4m3() &&
+           !packed;
+}
+
+// Where it must not depend on the ranks of adapters of other rows, down never does: gate and up then have limited ranks.
 bool StepExperts::adds_adapters(const DeviceExperts &weights, const AdaptedExperts &adapted,
                                 ExpertProduct place) const {
     const StepAdapters &adapters = adapted.adapters;
     const size_t product = adapters.model().of_experts(adapted.layer, place);
-    const bool packed = place == ExpertProduct::gate_up ? weights.gate_up_packing.has_value()
-                                                        : weights.down_packing.has_value();
-    return kernel_ == GroupedKernel::sm90 && element_ != DType::f32 && !weights.in_e4m3() &&
-           !packed &&
-           takes_grouped_adapters(adapters.most_ranks(product), adapters.most_of_part(product));
+    const bool may = place == ExpertProduct::gate_up || !adapters.reproducible();
+    return may && may_add_adapters(weights, place) &&
+           adapters.most_ranks(product) <= kMostGroupedRanks;
 }
 
 // The product, and of what adapters add to it t.

@@ -43,6 +43,9 @@ class StepExperts {
     AdapterRoom adapter_room(int64_t rows) const;
     Status make_room_for_adapters(int64_t rows);
 
+    // Whether the launch of a product can itself add what adapters do, before all else.
+    bool may_add_adapters(const DeviceExperts &weights, ExpertProduct place) const;
+
     // After logits() was filled. x: [rows, hidden] elements, or e4m3 with scales (Scaling::turns, or of packed weights
     // whole_turns) where the weights are. ends: what becomes of the result, each of as many rows as it says, in order;
     // its delta: the shared expert's of these rows, where the layer has one, or null. adapted: null: no step has adapters.
@@ -71,7 +74,7 @@ class StepExperts {
     Status products(const Experts &experts, const DeviceExperts &weights, const Input &x,
                     int64_t rows, const AdaptedExperts *adapted, Profile *profile,
                     cudaStream_t stream);
-    // Whether the product itself adds what adapters do, before all else.
+    // Whether it does.
     bool adds_adapters(const DeviceExperts &weights, const AdaptedExperts &adapted,
                        ExpertProduct place) const;
     // The launch, and what adapters add to its result, y, if it does not itself; whole, x_rows: its input, and which row of that

@@ -89,9 +89,14 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
             parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
             parts.adapters.exclude_experts(i, ExpertProduct::down);
         }
-        // With adapters the activation is of rounded sums, also of rows that have none (StepExperts::products).
+        // Unless the product adds them, with adapters the activation is of rounded sums, also of rows that have none
+        // (StepExperts::products).
         if (experts && options.reproducible && options.element != DType::f32) {
-            parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
+            if (parts.experts.may_add_adapters(experts, ExpertProduct::gate_up)) {
+                parts.adapters.limit_experts(i, ExpertProduct::gate_up, kMostGroupedRanks);
+            } else {
+                parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
+            }
             if (experts.in_e4m3()) parts.adapters.exclude_experts(i, ExpertProduct::down);
         }
     }
