@@ -10,7 +10,7 @@
 // and those of few rows a sum has another order.
 //
 // On devices of compute capability 9.0, where A has 16 bits, the CTAs of a cluster can add up their parts of a sum: t is whole
-// then. It is where adapter_sums_are_whole() says so; sums of other products' short tiles are in ranges there too.
+// then. It is where adapter_sums_are_whole() says so; sums of short tiles are in ranges there too, but where products add.
 #pragma once
 
 #include <cstdint>
@@ -120,11 +120,11 @@ constexpr int32_t adapter_range(int64_t columns, bool turns = false) {
 constexpr bool adapter_sums_can_be_whole(DType element, bool hopper) {
     return hopper && element != DType::f32;
 }
-// Whether it is, where tiles are tall or not. Short ones are faster in ranges, but the product of gate and up
-// (gated/gated.h) takes none.
+// Whether it is, where tiles are tall or not. Short ones are faster in ranges, but products that add what adapters do
+// (gated/gated.h, experts/grouped.h) take none.
 constexpr bool adapter_sums_are_whole(DType element, Scaling of_x, bool hopper, bool tall,
-                                      bool gate_and_up) {
-    return (tall || (gate_and_up && of_x == Scaling::none)) &&
+                                      bool product_adds) {
+    return (tall || (product_adds && of_x == Scaling::none)) &&
            adapter_sums_can_be_whole(element, hopper);
 }
 

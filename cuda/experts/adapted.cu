@@ -1,6 +1,6 @@
 // Tiles are the runs of one adapter in each 16 or 64 turns of an expert: turns are in the order of tokens, and a request's
 // tokens follow one another. A CTA has an expert at a time, a warp or two of it a tile's height. Tiles are listed in any order;
-// no result depends on it. The activation is bound by memory: it reads turns x 2 width and writes a half of that.
+// no result depends on it. So that products can add what adapters do, the adapters of each of their tiles are listed too. The activation is bound by memory: it reads turns x 2 width and writes a half of that.
 #include "experts/adapted.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ __device__ __forceinline__ const AdapterEntry *adapter_of(const AdaptedTurns &a,
 __device__ void list_adapters(const AdaptedTurns &a, const ExpertTile &expert, int32_t number) {
     __shared__ const AdapterEntry *of_turn[kTileRows];
     __shared__ int32_t counts[kTileRows / 32], numbers[kTileRows];
-    TileAdapters *const to = a.of_products + number;
+    TileAdapters *const to = a.tile_adapters + number;
     const int2 turns = turns_of_tile<kTurnStep>(expert.begin, expert.end, number - expert.first);
     const auto turn = static_cast<int32_t>(threadIdx.x);
     const AdapterEntry *own = nullptr;
@@ -61,7 +61,7 @@ template <int Height> __global__ void __launch_bounds__(kThreads)
     const int32_t tiles = __ldg(a.expert_tiles);
     for (int32_t number = blockIdx.x; number < tiles; number += gridDim.x) {
         const ExpertTile expert = a.of_experts[number];
-        if (a.of_products != nullptr) list_adapters(a, expert, number);
+        if (a.tile_adapters != nullptr) list_adapters(a, expert, number);
         const int32_t mine = number - expert.first; // of the expert's tiles, which share its turns
         const int32_t of_expert = (expert.end - expert.begin + kTileRows - 1) / kTileRows;
         for (int32_t begin = expert.begin + mine * kThreads; begin < expert.end;

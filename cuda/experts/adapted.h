@@ -9,7 +9,7 @@
 
 namespace batchllm::cuda {
 
-// -> tiles of one expert and one adapter each, whose places and rows are turns; and the adapters of the products' tiles.
+// -> tiles of one expert and one adapter each, whose places and rows are turns; and which adapters the products' tiles have.
 struct AdaptedTurns {
     const ExpertTile *of_experts;
     const int32_t *expert_tiles;        // [1]
@@ -21,8 +21,8 @@ struct AdaptedTurns {
     AdapterTile *tiles;  // [turns]
     int32_t *tile_count; // [1]
     uint8_t *in_tiles;   // [turns] whether the turn is in one
-    TileAdapters
-        *of_products; // [tiles of experts], as Hopper's products have them; null: not wanted
+    // [tiles of experts], as Hopper's products have them; null: not wanted.
+    TileAdapters *tile_adapters;
 };
 cudaError_t launch_adapted_turns(const AdaptedTurns &arguments, int sms, cudaStream_t stream);
 

@@ -4,6 +4,8 @@
 //
 // Results leave through shared memory, 64 turns at a time; while one of the two computing warpgroups does that the
 // other goes on computing, and so they drift apart by a part of a tile, as far as the stages let them.
+//
+// Where turns have adapters, kernels of their own add these in stages behind a tile's others (sm90_adapters.cuh).
 #include "experts/sm90_adapters.cuh"
 
 namespace batchllm::cuda {

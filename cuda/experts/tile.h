@@ -6,9 +6,9 @@
 namespace batchllm::cuda {
 
 inline constexpr int32_t kTileRows = 128;
-inline constexpr int32_t kTurnStep =
-    16; // Hopper's products: an expert's tiles are equal, by so many turns
 inline constexpr int32_t kGateRows = 8; // of gate, then of up, by turns
+// Hopper's products: an expert's tiles are equal, by so many turns.
+inline constexpr int32_t kTurnStep = 16;
 
 // A tile of an expert, which has the turns [begin, end); first: the number of the expert's first tile. The
 // expert's tiles follow one another; which turns each has is the product's choice.

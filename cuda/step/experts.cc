@@ -37,14 +37,16 @@ StepExperts::AdapterRoom StepExperts::adapter_room(int64_t rows) const {
         const Experts *experts = layer.experts();
         if (experts == nullptr) continue;
         const auto each = static_cast<int64_t>(experts->each.size());
-        room.of_tiles = std::max(room.of_tiles, most_tiles(rows * experts->router.chosen, each) *
-                                                    int64_t{sizeof(TileAdapters)});
+        room.tile_adapters =
+            std::max(room.tile_adapters, most_tiles(rows * experts->router.chosen, each) *
+                                             int64_t{sizeof(TileAdapters)});
         const int64_t parts = experts->each[0].gate ? 2 : 1;
         turns = std::max(turns, rows * experts->router.chosen);
         width = std::max(width, parts * experts->each[0].width);
         if (experts->router.weighs_input) width = std::max<int64_t>(width, model_.hidden);
     }
-    if (kernel_ != GroupedKernel::sm90 || element_ == DType::f32) room.of_tiles = 0;
+    if (kernel_ != GroupedKernel::sm90 || element_ == DType::f32) room.tile_adapters = 0;
+    // gate_up: of products that do not add; ranks may grow.
     room.tiles = turns * static_cast<int64_t>(sizeof(AdapterTile));
     room.in_tiles = turns;
     room.gate_up = turns * width * dtype_bytes(element_);
@@ -59,7 +61,7 @@ Status StepExperts::make_room_for_adapters(int64_t rows) {
     ASSIGN_OR_RETURN(adapted_tiles_, DeviceMemory::create(room.tiles, what));
     ASSIGN_OR_RETURN(adapted_tile_count_, DeviceMemory::create(sizeof(int32_t), what));
     ASSIGN_OR_RETURN(in_adapted_tiles_, DeviceMemory::create(room.in_tiles, what));
-    ASSIGN_OR_RETURN(tile_adapters_, DeviceMemory::create(room.of_tiles, what));
+    ASSIGN_OR_RETURN(tile_adapters_, DeviceMemory::create(room.tile_adapters, what));
     ASSIGN_OR_RETURN(gate_up_, DeviceMemory::create(room.gate_up, what));
     if (room.whole > 0) {
         ASSIGN_OR_RETURN(whole_, DeviceMemory::create(room.whole, what));
@@ -161,6 +163,7 @@ Result<AdapterArguments> StepExperts::run_adapted(GroupedArguments product,
                                       element_, 1, &work, x_rows, 0, 0, adds},
                                      adapted.input, stream));
     if (adds) {
+        if (!change.whole) return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: t is not whole");
         product.adapters = {tile_adapters_.as<TileAdapters>(), change.product, change.t,
                             change.t_stride, change.most_of_part};
     }

@@ -37,8 +37,8 @@ class StepExperts {
 
     // For steps whose adapters change experts. rows: of the largest step.
     struct AdapterRoom {
-        int64_t tiles = 0, in_tiles = 0, of_tiles = 0, gate_up = 0, whole = 0; // bytes
-        int64_t bytes() const { return tiles + in_tiles + of_tiles + gate_up + whole; }
+        int64_t tiles = 0, in_tiles = 0, tile_adapters = 0, gate_up = 0, whole = 0; // bytes
+        int64_t bytes() const { return tiles + in_tiles + tile_adapters + gate_up + whole; }
     };
     AdapterRoom adapter_room(int64_t rows) const;
     Status make_room_for_adapters(int64_t rows);

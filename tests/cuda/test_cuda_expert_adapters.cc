@@ -2,8 +2,9 @@
 // precision; and the lists of tiles' adapters that they go by.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -171,37 +172,14 @@ void check_product(const Product &p, int32_t adapters, int32_t most_rank, uint64
         const Loaded loaded(p, adapted, type, place);
         const auto turns = static_cast<int64_t>(in.row_of.size());
         const ProductLists lists(p, in);
-        // A token for each turn.
-        std::vector<const AdapterEntry *> of_tokens;
-        std::vector<int32_t> token_of;
-        for (size_t turn = 0; turn < in.row_of.size(); ++turn) {
-            token_of.push_back(static_cast<int32_t>(in.row_of.size() - 1 - turn));
-            const int32_t own = adapted.of_turn[in.row_of.size() - 1 - turn];
-            of_tokens.push_back(own < 0 ? nullptr : loaded.of[size_t(own)]);
-        }
-        const DeviceMemory entries = upload(of_tokens), tokens = upload(token_of);
+        const Array x(in.x, type), w(in_panels(in.w, p, type), type), bias(in.bias, DType::f32);
+        const Array t(adapted.t, type);
         const auto tiles = static_cast<int64_t>(tiles_of(in).size());
         auto short_tiles = DeviceMemory::create(turns * int64_t{sizeof(AdapterTile)}, "test");
         auto in_tiles = DeviceMemory::create(turns, "test");
-        auto of_products = DeviceMemory::create(tiles * int64_t{sizeof(TileAdapters)}, "test");
+        auto tile_adapters = DeviceMemory::create(tiles * int64_t{sizeof(TileAdapters)}, "test");
         const DeviceMemory count = upload(std::vector<int32_t>{0});
-        const AdaptedTurns listed{lists.tiles.as<ExpertTile>(),
-                                  lists.count.as<int32_t>(),
-                                  tokens.as<int32_t>(),
-                                  entries.as<const AdapterEntry *>(),
-                                  kFirst,
-                                  kEach,
-                                  false,
-                                  short_tiles->as<AdapterTile>(),
-                                  count.as<int32_t>(),
-                                  in_tiles->as<uint8_t>(),
-                                  of_products->as<TileAdapters>()};
-        check(launch_adapted_turns(listed, sms, nullptr));
-        const Array x(in.x, type), w(in_panels(in.w, p, type), type), bias(in.bias, DType::f32);
-        const Array t(adapted.t, type);
-        const std::vector<double> wanted = reference(p, in, adapted);
-        std::vector<float> first;
-        for (int run = 0; run < 2; ++run) {
+        const auto multiply = [&](GroupedAdapters of) {
             const Array y(turns * part_rows(p), type);
             GroupedArguments a = lists.arguments;
             a.element = type;
@@ -209,18 +187,56 @@ void check_product(const Product &p, int32_t adapters, int32_t most_rank, uint64
             a.w = w.data();
             a.bias = p.biased ? bias.floats() : nullptr;
             a.y = y.data();
-            a.adapters = {of_products->as<TileAdapters>(), kFirst + place, t.data(),
-                          adapted.t_stride, adapted.most_of_part};
+            a.adapters = of;
             check(launch_grouped_sm90(a, sms, nullptr));
-            const std::vector<float> got = y.read();
-            const std::string name = std::string(dtype_name(type)) + ", " +
-                                     std::to_string(adapters) + " adapters, seed " +
-                                     std::to_string(seed) + ", " + shape_name(p);
-            const double limit = type == DType::bf16 ? 6e-3 : 1.5e-3;
-            assert_near(got, wanted, static_cast<size_t>(part_rows(p)), limit, name);
-            if (run == 0) first = got;
-            assert_memory_equal(first.data(), got.data(), 4 * got.size());
-        }
+            return y.read();
+        };
+        // Of all adapters, or of one alone. A token for each turn.
+        const auto run = [&](std::optional<int32_t> alone) {
+            std::vector<const AdapterEntry *> of_tokens;
+            std::vector<int32_t> token_of;
+            for (size_t turn = 0; turn < in.row_of.size(); ++turn) {
+                token_of.push_back(static_cast<int32_t>(in.row_of.size() - 1 - turn));
+                const int32_t own = adapted.of_turn[in.row_of.size() - 1 - turn];
+                const bool has = own >= 0 && own == alone.value_or(own);
+                of_tokens.push_back(has ? loaded.of[size_t(own)] : nullptr);
+            }
+            const DeviceMemory entries = upload(of_tokens), tokens = upload(token_of);
+            const AdaptedTurns listed{lists.tiles.as<ExpertTile>(),
+                                      lists.count.as<int32_t>(),
+                                      tokens.as<int32_t>(),
+                                      entries.as<const AdapterEntry *>(),
+                                      kFirst,
+                                      kEach,
+                                      false,
+                                      short_tiles->as<AdapterTile>(),
+                                      count.as<int32_t>(),
+                                      in_tiles->as<uint8_t>(),
+                                      tile_adapters->as<TileAdapters>()};
+            check(launch_adapted_turns(listed, sms, nullptr));
+            return multiply({tile_adapters->as<TileAdapters>(), kFirst + place, t.data(),
+                             adapted.t_stride, adapted.most_of_part});
+        };
+        const std::string name = std::string(dtype_name(type)) + ", " + std::to_string(adapters) +
+                                 " adapters, seed " + std::to_string(seed) + ", " + shape_name(p);
+        const auto width = static_cast<size_t>(part_rows(p));
+        const std::vector<float> got = run({});
+        assert_near(got, reference(p, in, adapted), width, type == DType::bf16 ? 6e-3 : 1.5e-3,
+                    name);
+        // A turn's bits are its own: what its tile's other turns have does not matter.
+        const auto require_same = [&](const std::vector<float> &other, auto concerned) {
+            for (size_t turn = 0; turn < in.row_of.size(); ++turn) {
+                if (!concerned(adapted.of_turn[turn])) continue;
+                if (std::memcmp(&got[turn * width], &other[turn * width], 4 * width) != 0) {
+                    fail_msg("%s: other bits of turn %zu in other company", name.c_str(), turn);
+                }
+            }
+        };
+        const auto chosen = static_cast<int32_t>(draw(random, 0, adapters - 1));
+        require_same(run({}), [](int32_t) { return true; });
+        require_same(run(chosen), [&](int32_t own) { return own == chosen; });
+        require_same(multiply({}),
+                     [&](int32_t own) { return own < 0 || adapted.of[size_t(own)].empty(); });
     }
 }
 

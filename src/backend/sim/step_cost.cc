@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 #include <utility>
 
 #include "backend/batch_rows.h"
@@ -381,10 +382,11 @@ AdapterCosts::AdapterCosts(const Model &model, int32_t ranks) : ranks_(ranks) {
         if (experts == nullptr) continue;
         const double share =
             static_cast<double>(experts->router.chosen) / static_cast<double>(experts->each.size());
+        const FeedForward &first = experts->each[0];
         for (const FeedForward &each : experts->each) {
-            for (const Weight *weight : {&each.gate, &each.up, &each.down}) {
-                chosen_[&weight->values] = share;
-            }
+            of_experts_[&each.gate.values] = {share, &first.gate.values};
+            of_experts_[&each.up.values] = {share, &first.up.values};
+            of_experts_[&each.down.values] = {share, &first.down.values};
         }
     }
 }
@@ -394,14 +396,17 @@ AdapterCost AdapterCosts::of(const Adapter &adapter) const {
     const auto add = [&](const LowRank &low, double chosen) {
         if (!low.a) return;
         const double share = chosen / ranks_;
-        cost.matrices += 1;
         cost.elements += share * double(low.rank()) * double(low.a.columns + low.b.rows);
         cost.token_bytes += share * element * double(low.a.columns + 2 * low.b.rows);
     };
+    std::unordered_set<const Tensor *> launched;
     for (const auto &[tensor, low] : adapter.changes) {
-        const auto expert = chosen_.find(tensor);
-        add(low, expert == chosen_.end() ? 1 : expert->second);
+        const auto expert = of_experts_.find(tensor);
+        const bool routed = expert != of_experts_.end();
+        if (low.a) launched.insert(routed ? expert->second.first : tensor);
+        add(low, routed ? expert->second.share : 1);
     }
+    cost.matrices = static_cast<double>(launched.size());
     if (adapter.embedding.a) cost.elements += double(adapter.embedding.b.rows); // looked up
     return cost;
 }

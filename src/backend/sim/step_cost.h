@@ -54,7 +54,8 @@ struct StepSeconds {
 
 // What a step with tokens of an adapter has to do on one device.
 struct AdapterCost {
-    double matrices = 0;    // that it changes
+    double matrices =
+        0; // that it changes; those of a layer's experts, of which a launch has all, are one
     double elements = 0;    // of A and B, that a token needs: of its experts' only
     double token_bytes = 0; // of inputs and results
 };
@@ -68,7 +69,11 @@ class AdapterCosts {
     AdapterCost of(const Adapter &adapter) const;
 
   private:
-    std::unordered_map<const Tensor *, double> chosen_; // an expert's matrix -> share of tokens
+    struct OfExpert {
+        double share;        // of tokens
+        const Tensor *first; // the first expert's matrix of the kind
+    };
+    std::unordered_map<const Tensor *, OfExpert> of_experts_;
     double ranks_;
 };
 
