@@ -170,7 +170,7 @@ Status CudaBackend::load_adapter(int32_t slot, std::shared_ptr<const PackedAdapt
     RETURN_IF_ERROR(failed_);
     RETURN_IF_CUDA(cudaSetDevice(device_));
     return forward_->parts().adapters.load(
-        slot, std::static_pointer_cast<const PackedOnHost>(std::move(packed)));
+        slot, std::static_pointer_cast<const LaidOutAdapter>(std::move(packed)));
 }
 
 void CudaBackend::unload_adapter(int32_t slot) {

@@ -225,10 +225,14 @@ TensorParallelBackend::pack_adapter(std::shared_ptr<const Adapter> adapter) cons
     auto packed = std::make_shared<PackedForRanks>();
     for (const OfRank &of : ranks_) {
         // The part refers to the whole's bytes.
-        const std::shared_ptr<const Adapter> part(
-            new Adapter(part_of(*adapter, model_, *of.part)),
-            [adapter](const Adapter *its_part) { delete its_part; });
-        ASSIGN_OR_RETURN(auto own, of.backend->pack_adapter(part));
+        struct Both {
+            std::shared_ptr<const Adapter> whole;
+            Adapter part;
+        };
+        const auto both =
+            std::make_shared<Both>(Both{adapter, part_of(*adapter, model_, *of.part)});
+        ASSIGN_OR_RETURN(
+            auto own, of.backend->pack_adapter(std::shared_ptr<const Adapter>(both, &both->part)));
         packed->of.push_back(std::move(own));
     }
     return std::shared_ptr<const PackedAdapter>(std::move(packed));

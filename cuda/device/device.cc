@@ -56,10 +56,11 @@ Result<Stream> Stream::create() {
     return stream;
 }
 
-Result<Event> Event::create(bool timed) {
+Result<Event> Event::create(bool timed, bool sleeps) {
     Event event;
-    RETURN_IF_CUDA(
-        cudaEventCreateWithFlags(&event.raw_, timed ? cudaEventDefault : cudaEventDisableTiming));
+    const unsigned flags = (timed ? cudaEventDefault : cudaEventDisableTiming) |
+                           (sleeps ? cudaEventBlockingSync : cudaEventDefault);
+    RETURN_IF_CUDA(cudaEventCreateWithFlags(&event.raw_, flags));
     return event;
 }
 

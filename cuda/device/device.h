@@ -69,7 +69,8 @@ struct Stream : Handle<cudaStream_t, cudaStreamDestroy> {
 };
 
 struct Event : Handle<cudaEvent_t, cudaEventDestroy> {
-    static Result<Event> create(bool timed);
+    // sleeps: a thread that waits for it does, instead of asking all the time.
+    static Result<Event> create(bool timed, bool sleeps = false);
 };
 
 } // namespace batchllm::cuda

@@ -357,7 +357,7 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
 
 PieceBytes::PieceBytes(std::span<const AdapterLayout::Piece> pieces) : pieces_(pieces), begins_(1) {
     for (const AdapterLayout::Piece &piece : pieces) {
-        begins_.push_back(begins_.back() + (piece.bytes + 15) / 16 * 16);
+        begins_.push_back(begins_.back() + padded_piece(piece.bytes));
     }
 }
 

@@ -69,6 +69,7 @@ struct AdapterLayout {
     std::vector<std::pair<int64_t, int64_t>> zeros; // where, and how many bytes, before the pieces
 };
 
+constexpr int64_t padded_piece(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 // The bytes of pieces' matrices one after another, each at a multiple of 16.
 class PieceBytes {
   public:

@@ -17,14 +17,8 @@ constexpr int32_t kMostThreads = 4;
 // Matrices take turns with one block of the device's memory, or a larger matrix.
 constexpr int64_t kBlock = int64_t{64} << 20;
 
-int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
-int64_t entry_bytes(const AdapterLayout &layout) {
-    return align(static_cast<int64_t>(layout.entries.size() * sizeof(AdapterEntry)));
-}
-// Entries, then pieces.
-int64_t head_bytes(const AdapterLayout &layout) {
-    return entry_bytes(layout) +
-           align(static_cast<int64_t>(layout.pieces.size() * sizeof(AdapterPiece)));
+int64_t bytes_of_list(const AdapterLayout &layout) {
+    return padded_piece(static_cast<int64_t>(layout.pieces.size() * sizeof(AdapterPiece)));
 }
 
 // Pieces that are in the block together.
@@ -33,7 +27,7 @@ std::vector<std::span<const AdapterLayout::Piece>> turns_of(const AdapterLayout 
     const std::span<const AdapterLayout::Piece> all(layout.pieces);
     int64_t bytes = 0;
     for (size_t i = 0, first = 0; i < all.size(); ++i) {
-        const int64_t more = align(all[i].bytes);
+        const int64_t more = padded_piece(all[i].bytes);
         if (i == first || bytes + more > kBlock) {
             first = i;
             bytes = 0;
@@ -48,13 +42,17 @@ std::vector<std::span<const AdapterLayout::Piece>> turns_of(const AdapterLayout 
 } // namespace
 
 AdapterUploads::~AdapterUploads() {
+    stop();
+    if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+}
+
+void AdapterUploads::stop() {
     {
         const std::lock_guard lock(mutex_);
         stop_ = true;
     }
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
-    if (stream_ != nullptr) cudaStreamSynchronize(stream_);
 }
 
 Status AdapterUploads::start() {
@@ -78,7 +76,7 @@ Status AdapterUploads::take_memory() {
                      PinnedMemory::create(kChunks * kChunk, "adapters on their way to the device"));
     chunks_.clear();
     for (int64_t i = 0; i < kChunks; ++i) {
-        ASSIGN_OR_RETURN(Event sent, Event::create(false));
+        ASSIGN_OR_RETURN(Event sent, Event::create(false, true));
         chunks_.push_back({pinned_.data() + i * kChunk, std::move(sent)});
     }
     pool_.emplace(std::min(kMostThreads, ThreadPool::available()));
@@ -88,26 +86,24 @@ Status AdapterUploads::take_memory() {
     return check_cuda(cudaStreamSynchronize(stream_), "adapters");
 }
 
+// The list of pieces, then the block.
 int64_t AdapterUploads::raw_bytes(const AdapterLayout &layout) {
-    int64_t most = kBlock;
-    for (const AdapterLayout::Piece &piece : layout.pieces) {
-        most = std::max(most, align(piece.bytes));
-    }
-    return head_bytes(layout) + most;
+    int64_t most = 0;
+    for (const auto &turn : turns_of(layout)) most = std::max(most, PieceBytes(turn).bytes());
+    return bytes_of_list(layout) + most;
 }
 
 int64_t AdapterUploads::add(Upload upload) {
     std::unique_lock lock(mutex_);
-    const int64_t number = ++added_;
     if (thread_.joinable()) {
         wanted_.push_back(std::move(upload));
         changed_.notify_all();
-        return number;
+        return ++added_;
     }
     Status status = send(upload);
     if (!status.ok()) failed_ = std::move(status);
     ++sent_;
-    return number;
+    return ++added_;
 }
 
 Status AdapterUploads::wait(int64_t number) {
@@ -137,9 +133,9 @@ void AdapterUploads::work() {
 Status AdapterUploads::send(const Upload &upload) try {
     RETURN_IF_CUDA(cudaSetDevice(device_));
     if (upload.freed != nullptr) RETURN_IF_CUDA(cudaFreeAsync(upload.freed, stream_));
-    const AdapterLayout &layout = upload.packed->layout;
+    const AdapterLayout &layout = upload.adapter->layout;
     const auto turns = turns_of(layout);
-    const int64_t at_pieces = entry_bytes(layout), block = head_bytes(layout);
+    std::byte *const block = upload.raw + bytes_of_list(layout);
     std::vector<AdapterEntry> entries = layout.entries;
     for (size_t i = 0; i < entries.size(); ++i) {
         entries[i].a = upload.to + layout.places[i].first;
@@ -147,12 +143,12 @@ Status AdapterUploads::send(const Upload &upload) try {
     }
     std::vector<AdapterPiece> pieces;
     for (const auto &turn : turns) {
-        int64_t at = block;
+        std::byte *from = block;
         for (const AdapterLayout::Piece &piece : turn) {
             pieces.push_back(piece.piece);
-            pieces.back().from = upload.raw + at;
+            pieces.back().from = from;
             pieces.back().to = upload.to + piece.to;
-            at += align(piece.bytes);
+            from += padded_piece(piece.bytes);
         }
     }
     const auto copy_all = [&](const auto &values, std::byte *to) {
@@ -163,19 +159,19 @@ Status AdapterUploads::send(const Upload &upload) try {
                     });
     };
     RETURN_IF_ERROR(copy_all(entries, upload.to));
-    RETURN_IF_ERROR(copy_all(pieces, upload.raw + at_pieces));
+    RETURN_IF_ERROR(copy_all(pieces, upload.raw));
     for (const auto &[place, bytes] : layout.zeros) {
         RETURN_IF_CUDA(cudaMemsetAsync(upload.to + place, 0, static_cast<size_t>(bytes), stream_));
     }
-    const auto *packed = reinterpret_cast<const AdapterPiece *>(upload.raw + at_pieces);
+    const auto *first = reinterpret_cast<const AdapterPiece *>(upload.raw);
     for (const auto &turn : turns) {
         const PieceBytes raw(turn);
-        RETURN_IF_ERROR(
-            copy(upload.raw + block, raw.bytes(),
-                 [&](int64_t from, int64_t bytes, std::byte *to) { raw.copy(from, bytes, to); }));
-        RETURN_IF_CUDA(launch_adapter_pack(element_, packed, static_cast<int32_t>(turn.size()),
-                                           sms_, stream_));
-        packed += turn.size();
+        RETURN_IF_ERROR(copy(block, raw.bytes(), [&](int64_t from, int64_t bytes, std::byte *to) {
+            raw.copy(from, bytes, to);
+        }));
+        RETURN_IF_CUDA(
+            launch_adapter_pack(element_, first, static_cast<int32_t>(turn.size()), sms_, stream_));
+        first += turn.size();
     }
     return check_cuda(cudaEventRecord(upload.done, stream_), "an adapter on its way");
 } catch (const std::bad_alloc &) {

@@ -21,9 +21,8 @@
 
 namespace batchllm::cuda {
 
-// What is sent for an adapter.
-struct PackedOnHost final : PackedAdapter {
-    PackedOnHost(std::shared_ptr<const Adapter> of, AdapterLayout layout_of)
+struct LaidOutAdapter final : PackedAdapter {
+    LaidOutAdapter(std::shared_ptr<const Adapter> of, AdapterLayout layout_of)
         : adapter(std::move(of)), layout(std::move(layout_of)) {}
 
     std::shared_ptr<const Adapter> adapter; // to whose tensors the layout refers
@@ -35,15 +34,17 @@ class AdapterUploads {
     AdapterUploads(DType element, int sms) : element_(element), sms_(sms) {}
     AdapterUploads(const AdapterUploads &) = delete;
     AdapterUploads &operator=(const AdapterUploads &) = delete;
-    ~AdapterUploads(); // Uploads that have not begun are not made.
+    ~AdapterUploads();
 
     // Takes memory and starts the thread, at the first call; may wait for all devices. Any thread.
     Status start();
+    // Uploads that have not begun are not made. What is enqueued afterwards comes after those that have.
+    void stop();
     cudaStream_t stream() const { return stream_; } // once it has been started
 
     struct Upload {
-        std::shared_ptr<const PackedOnHost> packed; // until it has been copied
-        std::byte *to;                              // layout.bytes
+        std::shared_ptr<const LaidOutAdapter> adapter; // until it has been copied
+        std::byte *to;                                 // layout.bytes
         std::byte *raw; // raw_bytes(); others before and after it have it too
         cudaEvent_t done;
         std::byte *freed = nullptr; // memory of the stream's that only uploads before this one use
@@ -51,7 +52,7 @@ class AdapterUploads {
     static int64_t raw_bytes(const AdapterLayout &layout);
     // The upload's number.
     int64_t add(Upload upload);
-    // Until `done` of this upload has been recorded on the stream.
+    // Until `done` of this upload has been recorded on the stream. Fails if any upload has.
     Status wait(int64_t number);
 
   private:

@@ -17,8 +17,8 @@ int64_t align(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
 StepAdapters::~StepAdapters() {
     if (pool_ == nullptr) return;
+    uploads_->stop();
     for (Slot &slot : slots_) {
-        static_cast<void>(uploads_->wait(slot.upload));
         if (slot.data != nullptr) cudaFreeAsync(slot.data, uploads_->stream());
     }
     if (raw_ != nullptr) cudaFreeAsync(raw_, uploads_->stream());
@@ -48,11 +48,11 @@ Result<int64_t> StepAdapters::bytes(const Adapter &adapter) const {
     return layout.bytes;
 }
 
-Result<std::shared_ptr<const PackedOnHost>>
+Result<std::shared_ptr<const LaidOutAdapter>>
 StepAdapters::pack(std::shared_ptr<const Adapter> adapter) const {
     RETURN_IF_ERROR(uploads_->start());
     ASSIGN_OR_RETURN(AdapterLayout layout, model_.layout(*adapter));
-    return std::make_shared<const PackedOnHost>(std::move(adapter), std::move(layout));
+    return std::make_shared<const LaidOutAdapter>(std::move(adapter), std::move(layout));
 }
 
 // Layers are merged no more where other processes leave too little memory for them and for adapters.
@@ -73,7 +73,7 @@ Result<std::byte *> StepAdapters::take(int64_t bytes, const char *what) {
     return static_cast<std::byte *>(memory);
 }
 
-Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> packed) {
+Status StepAdapters::load(int32_t slot, std::shared_ptr<const LaidOutAdapter> adapter) {
     RETURN_IF_ERROR(make_pool());
     const auto place = static_cast<size_t>(slot);
     if (place >= slots_.size()) {
@@ -87,7 +87,7 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
     if (to.loaded == nullptr) {
         ASSIGN_OR_RETURN(to.loaded, Event::create(false));
     }
-    const AdapterLayout &layout = packed->layout;
+    const AdapterLayout &layout = adapter->layout;
     if (loaded_bytes_ + layout.bytes + merged_.bytes() > room_) drop_merged();
     ASSIGN_OR_RETURN(to.data, take(layout.bytes, "an adapter"));
     to.bytes = layout.bytes;
@@ -114,7 +114,7 @@ Status StepAdapters::load(int32_t slot, std::shared_ptr<const PackedOnHost> pack
         part_ranks_[launch] = std::max(part_ranks_[launch], most_of_part);
         ranks_[launch] = std::max(ranks_[launch], entry.ranks);
     }
-    upload.packed = std::move(packed);
+    upload.adapter = std::move(adapter);
     to.upload = uploads_->add(std::move(upload));
     return {};
 }

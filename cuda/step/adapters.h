@@ -46,10 +46,11 @@ class StepAdapters {
     // What it takes on the device.
     Result<int64_t> bytes(const Adapter &adapter) const;
     // Any thread.
-    Result<std::shared_ptr<const PackedOnHost>> pack(std::shared_ptr<const Adapter> adapter) const;
-    // What is packed is kept until it has been copied. This and unload() may free merged layers, which waits for the device:
+    Result<std::shared_ptr<const LaidOutAdapter>>
+    pack(std::shared_ptr<const Adapter> adapter) const;
+    // The adapter is kept until it has been copied. This and unload() may free merged layers, which waits for the device:
     // with ranks under launching().
-    Status load(int32_t slot, std::shared_ptr<const PackedOnHost> packed);
+    Status load(int32_t slot, std::shared_ptr<const LaidOutAdapter> adapter);
     // No step that is enqueued uses it.
     void unload(int32_t slot);
 

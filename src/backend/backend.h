@@ -244,16 +244,16 @@ class Backend {
         return error(BATCHLLM_ERROR_UNSUPPORTED, "the %s backend has no adapters",
                      info().name.c_str());
     }
-    // What takes time on the host before an adapter can be loaded. Any thread, several at a
-    // time, while the backend computes.
+    // What is to be done before an adapter can be loaded. Any thread, several at a time, while the
+    // backend computes. The backend may keep the adapter and read it until it has been loaded.
     virtual Result<std::shared_ptr<const PackedAdapter>>
     pack_adapter(std::shared_ptr<const Adapter> adapter) const {
         return adapter_bytes(*adapter).status();
     }
     // Puts an adapter that this backend has packed into a free slot, from 0 to info().adapter_slots
     // - 1, for the batches that go forward afterwards. May return before the adapter is on the
-    // device, and does not wait for batches in flight; the backend keeps `packed` as long as it needs
-    // it. The caller sees to it that all loaded adapters take no more than info().adapter_bytes.
+    // device, and does not wait for batches in flight; forward() may wait for copies on the host. The
+    // backend keeps `packed` as long as it needs it. The caller sees to it that all loaded adapters take no more than info().adapter_bytes.
     virtual Status load_adapter(int32_t, std::shared_ptr<const PackedAdapter>) { return {}; }
     // Frees a slot. No batch in flight uses it.
     virtual void unload_adapter(int32_t) {}

@@ -3,6 +3,7 @@
 // slot, for rows to come.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -21,7 +22,11 @@ struct AdapterKind {
     static constexpr int32_t row_error = BATCHLLM_ERROR_ROW_ADAPTER;
     static constexpr bool keeps_unused = true, renews_at_once = true;
 
-    static int64_t bytes(const AdapterSource &source) { return source.memory_bytes; }
+    // A backend keeps what has been read until it is loaded (cuda), or what it has made of it (cpu).
+    static int64_t bytes(const AdapterSource &source) {
+        return std::max(source.file_bytes, source.memory_bytes);
+    }
+    static int64_t loaded_bytes(const AdapterSource &source) { return source.memory_bytes; }
     static int64_t bytes_to_make(const AdapterSource &source) {
         return source.file_bytes + source.memory_bytes;
     }

@@ -26,6 +26,7 @@ struct PictureKind {
         constexpr int64_t patch = 3 * 16 * 16 * sizeof(float);
         return patch * source.grid.rows * source.grid.columns;
     }
+    static int64_t loaded_bytes(const PictureSource &source) { return bytes(source); }
     // About: 3 bytes for each pixel of the file, and what a decoder holds beside them, such as the
     // coefficients of a progressive JPEG, 2 bytes for each of 3 values.
     static int64_t bytes_to_make(const PictureSource &source) {

@@ -16,6 +16,7 @@
 //     make(backend, source)        on any thread
 //     bytes(source)                that it takes once it is made
 //     bytes_to_make(source)        that it takes while it is made
+//     loaded_bytes(source)         that it takes in its slot
 //     ahead                        bytes
 //     row_error                    code of the errors in making that are of the thing's rows alone
 //     add(slots, number, source)   tells the scheduler of it
@@ -259,9 +260,8 @@ std::shared_ptr<const typename Kind::Made> LaneSupply<Kind>::take(int32_t number
     const std::lock_guard lock(mutex_);
     Entry &entry = at(number);
     entry.state = State::loaded;
-    const int64_t bytes = Kind::bytes(*entry.source);
-    ahead_bytes_ -= bytes;
-    loaded_bytes_ += bytes;
+    ahead_bytes_ -= Kind::bytes(*entry.source);
+    loaded_bytes_ += Kind::loaded_bytes(*entry.source);
     ++loads_;
     if (hurried_ == number) hurried_ = -1;
     changed_.notify_all();
