@@ -1047,7 +1047,7 @@ void adapters_of_experts_are_divided_like_these(void **) {
         SimBackend backend(read_sim_options(&model, options, costs).value(), options);
         assert_true(backend.load_adapter(0, backend.pack_adapter(adapter).value()).ok());
         assert_true(backend.forward(batch).ok());
-        return backend.spent().adapters - 128 * 6e-6; // a launch for each matrix
+        return backend.spent().adapters - 6e-6; // a launch for all of them
     };
     assert_true(std::abs(seconds_on("2") / seconds_on("1") - 0.5) < 1e-6);
 }
