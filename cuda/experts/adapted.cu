@@ -1,6 +1,7 @@
 // Tiles are the runs of one adapter in each 16 or 64 turns of an expert: turns are in the order of tokens, and a request's
 // tokens follow one another. A CTA has an expert at a time, a warp or two of it a tile's height. Tiles are listed in any order;
-// no result depends on it. So that products can add what adapters do, the adapters of each of their tiles are listed too. The activation is bound by memory: it reads turns x 2 width and writes a half of that.
+// no result depends on it. Products that add adapters' changes themselves go by the adapters of each of their own tiles, which are
+// listed too. The activation is bound by memory: it reads turns x 2 width and writes a half of that.
 #include "experts/adapted.h"
 
 #include <algorithm>

@@ -161,12 +161,7 @@ struct Loaded {
 void check_product(const Product &p, int32_t adapters, int32_t most_rank, uint64_t seed) {
     for (const DType type : {DType::bf16, DType::f16}) {
         Random random(seed);
-        Inputs in;
-        const int64_t rows = make_turns(random, p, &in);
-        in.x = normal(random, rows * p.columns, type);
-        in.w = normal(random, int64_t{p.experts} * p.rows * p.columns, type,
-                      1 / std::sqrt(static_cast<float>(p.columns)));
-        if (p.biased) in.bias = normal(random, int64_t{p.experts} * p.rows, DType::f32, 6);
+        const Inputs in = product_inputs(random, p, type);
         const Adapted adapted = made_up(random, p, in, type, adapters, most_rank);
         const auto place = static_cast<int32_t>(draw(random, 0, 1));
         const Loaded loaded(p, adapted, type, place);

@@ -405,17 +405,6 @@ void all_tokens_may_choose_one_expert(void **) {
 
 // ---- Grouped products ----
 
-Inputs make_inputs(Random &random, const Product &p, DType type) {
-    Inputs in;
-    const int64_t rows = make_turns(random, p, &in);
-    in.x = normal(random, rows * p.columns, type);
-    in.w = normal(random, int64_t{p.experts} * p.rows * p.columns, type,
-                  1 / std::sqrt(static_cast<float>(p.columns)));
-    // So large that gates and ups reach the bounds of a clamped SwiGLU.
-    if (p.biased) in.bias = normal(random, int64_t{p.experts} * p.rows, DType::f32, 6);
-    return in;
-}
-
 std::vector<double> reference(const Product &p, const Inputs &in) {
     std::vector<double> out, y(static_cast<size_t>(p.rows));
     for (size_t t = 0; t < in.row_of.size(); ++t) {
@@ -453,7 +442,7 @@ std::string name_of(const Product &p, DType type, GroupedKernel kernel) {
 void check_product(const Product &p, uint64_t seed) {
     for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
         Random random(seed);
-        const Inputs in = make_inputs(random, p, type);
+        const Inputs in = product_inputs(random, p, type);
         const std::vector<double> wanted = reference(p, in);
         for (const GroupedKernel kernel : kernels()) {
             if (kernel != GroupedKernel::sm80 && type == DType::f32) continue;
@@ -531,7 +520,7 @@ void a_turns_result_depends_on_itself_alone(void **) {
     for (const GroupedKernel kernel : kernels()) {
         Product p{2, 320, 192, true, Activation::clamped_swiglu, {140, 90}, false, true};
         Random random(kSeed + 70);
-        Inputs in = make_inputs(random, p, DType::bf16);
+        Inputs in = product_inputs(random, p, DType::bf16);
         const std::vector<float> all = multiply(p, in, DType::bf16, kernel);
         for (const int32_t turn : {0, 63, 64, 127, 128, 139, 140, 229}) {
             Inputs alone;
@@ -556,7 +545,7 @@ void gates_by_gelu_are_the_references_whatever_their_size(void **) {
                 if (kernel != GroupedKernel::sm80 && type == DType::f32) continue;
                 const Product p{1, 32, 64, true, Activation::gelu_tanh, {40}, false};
                 Random random(kSeed + 90);
-                Inputs in = make_inputs(random, p, type);
+                Inputs in = product_inputs(random, p, type);
                 for (float &x : in.x) x = rounded(x * size, type);
                 for (size_t i = 0; i < in.w.size(); ++i) { // ups stay as they are
                     if (i / 64 % 16 >= 8) in.w[i] = rounded(in.w[i] / size, type);
@@ -580,7 +569,7 @@ void a_nan_stays_one(void **) {
                 p.gated = gated;
                 p.squared = !gated;
                 Random random(kSeed + 80);
-                Inputs in = make_inputs(random, p, type);
+                Inputs in = product_inputs(random, p, type);
                 in.x[size_t(p.columns)] = std::numeric_limits<float>::quiet_NaN(); // of turn 1
                 const std::vector<float> got = multiply(p, in, type, kernel);
                 const size_t width = got.size() / 3;

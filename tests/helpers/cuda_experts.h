@@ -83,6 +83,18 @@ inline int64_t make_turns(Random &random, const Product &p, Inputs *in) {
     return rows;
 }
 
+// And x, W and biases, in 16 bits or f32.
+inline Inputs product_inputs(Random &random, const Product &p, DType type) {
+    Inputs in;
+    const int64_t rows = make_turns(random, p, &in);
+    in.x = normal(random, rows * p.columns, type);
+    in.w = normal(random, int64_t{p.experts} * p.rows * p.columns, type,
+                  1 / std::sqrt(static_cast<float>(p.columns)));
+    // So large that gates and ups reach the bounds of a clamped SwiGLU.
+    if (p.biased) in.bias = normal(random, int64_t{p.experts} * p.rows, DType::f32, 6);
+    return in;
+}
+
 // The arguments of a launch that are the same for all element types. The lists live as long as
 // this.
 struct ProductLists {
