@@ -140,12 +140,12 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     a.most_ranks = ranks;
     a.most_of_part = padded_rank(s.rank);
     a.x = e4m3 ? codes.data() : x.data();
-    a.x_scaling = e4m3 ? Scaling::rows : Scaling::none;
-    a.x_scales = scales.as<float>();
+    a.x_scales = e4m3 ? scales.as<float>() : nullptr;
+    a.x_row_stride = 1;
     a.columns = p.columns;
     a.range = wide;
     a.t = t.data();
-    a.whole = adapter_sums_are_whole(a.element, a.x_scaling, hopper, lists.tall, parts == 2);
+    a.whole = adapter_sums_are_whole(a.element, e4m3, hopper, lists.tall, parts == 2);
     a.t_rows = s.rows;
     a.t_stride = ranks;
     a.y = y.data();

@@ -83,9 +83,10 @@ struct AdapterArguments {
     const void *x;
     int32_t columns;       // a multiple of 8
     const int32_t *x_rows; // of a place in the list; null: work's
+    // null: x is of the element's type. Of a row's kScaleBlock columns g: [row * x_row_stride + g * x_group_stride]; if the
+    // latter is 0, of all columns.
     const float *x_scales;
-    Scaling x_scaling;
-    int64_t x_scale_stride; // blocks: from a block of columns to the next
+    int64_t x_row_stride, x_group_stride;
     // Columns that a sum is over: a multiple of 128. Unless t is whole it has a sum for each such range, which expand adds up in
     // order.
     int32_t range;
@@ -122,10 +123,9 @@ constexpr bool adapter_sums_can_be_whole(DType element, bool hopper) {
 }
 // Whether it is, where tiles are tall or not. Short ones are faster in ranges, but products that add what adapters do
 // (gated/gated.h, experts/grouped.h) take none.
-constexpr bool adapter_sums_are_whole(DType element, Scaling of_x, bool hopper, bool tall,
+constexpr bool adapter_sums_are_whole(DType element, bool x_in_e4m3, bool hopper, bool tall,
                                       bool product_adds) {
-    return (tall || (product_adds && of_x == Scaling::none)) &&
-           adapter_sums_can_be_whole(element, hopper);
+    return (tall || (product_adds && !x_in_e4m3)) && adapter_sums_can_be_whole(element, hopper);
 }
 
 // sms: of the device. Whatever the list has, the launches have the same size.

@@ -72,8 +72,8 @@ add_columns(const AdapterArguments &a, const T *of_a, int32_t row, float (&sums)
         }
         float scale = 0, of_columns[Blocks][4] = {};
         if constexpr (Scaled) {
-            const int64_t block = a.x_scaling == Scaling::blocks ? begin / kScaleBlock : 0;
-            if (row >= 0) scale = __ldg(a.x_scales + block * a.x_scale_stride + row);
+            const int64_t of_columns = begin / kScaleBlock * a.x_group_stride;
+            if (row >= 0) scale = __ldg(a.x_scales + row * a.x_row_stride + of_columns);
         }
 #pragma unroll
         for (int i = 0; i < together; ++i) {
@@ -271,8 +271,8 @@ cudaError_t launch(Kernel kernel, const AdapterArguments &a, int ctas, cudaStrea
 
 template <typename T>
 cudaError_t launch_shrink_of(const AdapterArguments &a, int sms, cudaStream_t stream) {
-    return a.x_scaling == Scaling::none ? launch(shrink_few<T, false>, a, 3 * sms, stream)
-                                        : launch(shrink_few<T, true>, a, 3 * sms, stream);
+    return a.x_scales == nullptr ? launch(shrink_few<T, false>, a, 3 * sms, stream)
+                                 : launch(shrink_few<T, true>, a, 3 * sms, stream);
 }
 
 } // namespace

@@ -40,9 +40,9 @@ __global__ void shrink_plain(const __grid_constant__ AdapterArguments a) {
 
 cudaError_t launch_adapter_shrink(const AdapterArguments &a, int sms, cudaStream_t stream) {
     // 16 bytes of x and A at a time, and of blocks whole ones.
-    const int32_t whole = a.x_scaling == Scaling::none     ? 8
-                          : a.x_scaling == Scaling::blocks ? int32_t{kScaleBlock}
-                                                           : 16;
+    const int32_t whole = a.x_scales == nullptr   ? 8
+                          : a.x_group_stride != 0 ? int32_t{kScaleBlock}
+                                                  : 16;
     if (a.columns % whole != 0 || a.most_ranks % 8 != 0 || a.most_ranks > a.t_stride) {
         return cudaErrorInvalidValue;
     }
@@ -51,7 +51,7 @@ cudaError_t launch_adapter_shrink(const AdapterArguments &a, int sms, cudaStream
         if (status != cudaSuccess || !a.work.has_others) return status;
     }
     if (a.element != DType::f32) return launch_shrink_staged(a, sms, stream);
-    if (a.x_scaling != Scaling::none) return cudaErrorInvalidValue;
+    if (a.x_scales != nullptr) return cudaErrorInvalidValue;
     shrink_plain<<<static_cast<unsigned>(4 * sms), 256, 0, stream>>>(a);
     return cudaGetLastError();
 }

@@ -154,16 +154,17 @@ struct Unscaled {
 // The scales of a lane's two rows of x in e4m3.
 struct RowScale {
     const float *from[2]; // null: there is no such row
-    int64_t stride;       // from a stage to the next
+    int64_t stride;       // from a stage, kScaleBlock columns, to the next
 
     __device__ RowScale(const AdapterArguments &a, const AdapterTile &tile, int first,
                         int32_t begin)
-        : stride(a.x_scaling == Scaling::blocks ? a.x_scale_stride : 0) {
+        : stride(a.x_group_stride) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int place = first + static_cast<int>(threadIdx.x % 32 / 4) + 8 * half;
             const int32_t row = place < tile.count ? row_of_x(a, tile.begin + place) : -1;
-            from[half] = row >= 0 ? a.x_scales + begin / kScaleBlock * stride + row : nullptr;
+            from[half] = row >= 0 ? a.x_scales + row * a.x_row_stride + begin / kScaleBlock * stride
+                                  : nullptr;
         }
     }
     __device__ void add(int step, int blocks, const float (&of_stage)[kBlocks][4],
@@ -388,7 +389,7 @@ cudaError_t launch(const AdapterArguments &a, int sms, cudaStream_t stream) {
 
 template <typename T, int Tall>
 cudaError_t launch_of(const AdapterArguments &a, int sms, cudaStream_t stream) {
-    if (a.x_scaling == Scaling::none) {
+    if (a.x_scales == nullptr) {
         return a.whole ? launch<T, Tall, true, false>(a, sms, stream)
                        : launch<T, Tall, false, false>(a, sms, stream);
     }

@@ -42,7 +42,8 @@ struct GroupedScales {
     DType y_type; // of what is not gated: bf16 or f16
 };
 
-// What adapters add to a product before anything else is done with it; GroupedKernel::sm90, elements of two bytes.
+// What adapters add to a product before anything else is done with it; GroupedKernel::sm90, in two bytes, or in e4m3 where
+// results and adapters are bf16.
 struct GroupedAdapters {
     const TileAdapters *tiles; // of each tile; null: nothing is added
     int32_t product;           // AdapterArguments'

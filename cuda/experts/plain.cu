@@ -102,10 +102,8 @@ cudaError_t launch_grouped_f32(const GroupedArguments &a, int sms, cudaStream_t 
 
 cudaError_t launch_grouped(GroupedKernel kernel, const GroupedArguments &a, int sms,
                            cudaStream_t stream) {
-    const bool narrow = a.element == DType::bf16 || a.element == DType::f16;
-    if (a.adapters.tiles != nullptr && (kernel != GroupedKernel::sm90 || !narrow)) {
-        return cudaErrorInvalidValue;
-    }
+    const bool adds = kernel == GroupedKernel::sm90 && a.element != DType::f32;
+    if (a.adapters.tiles != nullptr && !adds) return cudaErrorInvalidValue;
     if (a.element == DType::f32) return launch_grouped_f32(a, sms, stream);
     if (a.element == DType::e4m3) {
         return kernel == GroupedKernel::sm90 ? launch_grouped_e4m3(a, sms, stream)

@@ -24,53 +24,54 @@ struct AdapterStage {
     }
 };
 
-// By the threads that feed. One of 32 adapters a lane of the first warp.
+// By the threads that feed. One of 32 adapters a lane of the first warp, in as few registers as possible.
 template <bool Gated> struct FeedAdapters {
     static constexpr int kParts = Gated ? 2 : 1;
 
     const GroupedArguments &a;
-    const AdapterStage layout;
-    const TileAdapters *tile = nullptr;
-    int32_t count = 0;
     const unsigned char *b = nullptr;
-    int32_t ranks[kParts] = {}, units[kParts] = {};
+    uint32_t ranks = 0; // of the first part, and 16 bits on of the second
+    int32_t units[kParts] = {};
 
-    __device__ explicit FeedAdapters(const GroupedArguments &of) : a(of), layout(of.adapters) {}
+    __device__ explicit FeedAdapters(const GroupedArguments &of) : a(of) {}
 
-    __device__ void load(int32_t number) {
-#pragma unroll
-        for (int p = 0; p < kParts; ++p) ranks[p] = 0;
-        if (number >= count) return;
+    __device__ void load(const TileAdapters *tile, int32_t number) {
+        ranks = 0;
+        if (number >= __ldg(&tile->count)) return;
         const AdapterEntry *entry = load_entry(tile->entries + number) + a.adapters.product;
         b = reinterpret_cast<const unsigned char *>(
             __ldg(reinterpret_cast<const unsigned long long *>(&entry->b)));
 #pragma unroll
         for (int p = 0; p < kParts; ++p) {
             const AdapterPart part = load_part(entry, p);
-            ranks[p] = part.rank;
+            ranks |= static_cast<uint32_t>(part.rank) << (16 * p);
             units[p] = part.b_units;
         }
     }
+    __device__ int32_t rank(int part) const {
+        return static_cast<int32_t>(ranks >> (16 * part) & 0xffff);
+    }
     __device__ void begin(const GroupedWork &work, int thread) {
-        tile = a.adapters.tiles + work.tile;
-        count = __ldg(&tile->count);
-        if (thread < 32) load(thread);
+        if (thread < 32) load(a.adapters.tiles + work.tile, thread);
     }
     template <typename Place>
-    __device__ void feed(const GroupedWork &work, int thread, Place *place) {
-        const int32_t column = work.column / kParts;
+    __device__ __forceinline__ void feed(const GroupedWork &work, int thread, Place *place) {
+        const TileAdapters *const tile = a.adapters.tiles + work.tile;
+        const AdapterStage layout(a.adapters);
+        const int32_t count = __ldg(&tile->count), column = work.column / kParts;
         // B has what fills up the last kPackedRows.
         const int32_t of_part = (a.rows / kParts + kPackedRows - 1) / kPackedRows * kPackedRows;
         const int32_t rows = min(kColumns / kParts, of_part - column);
         const auto t_bytes = static_cast<uint32_t>(work.count * a.adapters.t_stride * 2);
+#pragma unroll 1
         for (int32_t i = 0; i < count; i += layout.each) {
-            if (i > 0 && i % 32 == 0 && thread < 32) load(i + thread);
+            if (i > 0 && i % 32 == 0 && thread < 32) load(tile, i + thread);
             barrier_wait(place->empty(), place->phase ^ 1);
             if (thread < 32) {
                 const bool now = thread / layout.each == i % 32 / layout.each;
                 uint32_t bytes = 0;
 #pragma unroll
-                for (int p = 0; p < kParts; ++p) bytes += now ? rows * ranks[p] * 2 : 0;
+                for (int p = 0; p < kParts; ++p) bytes += now ? rows * rank(p) * 2 : 0;
                 bytes = __reduce_add_sync(~0u, bytes);
                 if (elect_one()) {
                     barrier_expect(place->full(), t_bytes + bytes);
@@ -82,10 +83,10 @@ template <bool Gated> struct FeedAdapters {
                 __syncwarp();
 #pragma unroll
                 for (int p = 0; p < kParts; ++p) {
-                    if (!now || ranks[p] == 0) continue;
+                    if (!now || rank(p) == 0) continue;
                     bulk_copy(place->stage() + layout.part(i + thread % layout.each, p),
-                              b + int64_t{16} * units[p] + int64_t{column} * ranks[p] * 2,
-                              static_cast<uint32_t>(rows * ranks[p] * 2), place->full());
+                              b + int64_t{16} * units[p] + int64_t{column} * rank(p) * 2,
+                              static_cast<uint32_t>(rows * rank(p) * 2), place->full());
                 }
             }
             copy_async_arrive(place->full());
@@ -128,48 +129,47 @@ template <bool Gated> struct AddAdapters {
         return (word >> (8 * (i % 4)) & 0xff) == static_cast<uint32_t>(number);
     }
 
-    // Sixteen ranks of one part, or eight. t: of the tile's first turn, b: of the tile's first row of the part, both from
-    // these ranks on; rank: of the part. eights: which eights of turns have the adapter.
-    template <typename T, int Ranks, int Turns> __device__ __forceinline__ void
-    add(const unsigned char *t, int32_t t_stride, const unsigned char *b, int32_t rank, int p,
-        int group, int32_t number, uint32_t eights, float (&sums)[2][Turns / 2]) const {
-        using Unit = std::conditional_t<Ranks == 16, uint2, uint32_t>; // a lane's ranks of a row
+    // A part of an adapter, of which a lane has two ranks at a time: of sixteen (packed_b()) its first two, then its last. t: of
+    // the tile's first turn and the part's first rank; b: of the tile's first row of the part. eights: which eights of turns
+    // have the adapter. One piece of code for all ranks and parts: kernels have it for each number of turns.
+    template <typename T, int Turns>
+    __device__ __forceinline__ void add(const T *t, int32_t t_stride, const T *b, int32_t rank,
+                                        int part, int group, int32_t number, uint32_t eights,
+                                        float (&sums)[2][Turns / 2]) const {
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, quarter = lane % 4;
-        uint32_t w[2][4] = {};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-            for (int i = 0; i < (Gated ? 1 : 2); ++i) {
-                const int row = Gated ? group * 64 + half * 32 + warp * 8 + lane / 4
-                                      : group * 128 + half * 64 + warp * 16 + i * 8 + lane / 4;
-                const int in_group = row % kPackedRows;
-                const int n = in_group / 8 * 2 + in_group % 2, j = in_group % 8 / 2;
-                const int unit = (n * 4 + quarter) * 8;
-                const int at = row / kPackedRows * kPackedRows * rank +
-                               (Ranks == 16 ? j / 2 * 256 + unit + j % 2 * 4 : unit + j * 2);
-                const Unit x = *reinterpret_cast<const Unit *>(b + at * 2);
-                const int to = Gated ? p : i; // gate's rows are the first eight of sixteen
-                if constexpr (Ranks == 16) {
-                    w[half][to] = x.x;
-                    w[half][to + 2] = x.y;
-                } else {
-                    w[half][to] = x;
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < Turns / 8; ++i) {
-            if ((eights >> i & 1) == 0) continue;
-            Unit x{};
-            if (has(i, number)) {
-                x = *reinterpret_cast<const Unit *>(
-                    t + ((8 * i + lane / 4) * t_stride + quarter * (Ranks / 4)) * 2);
-            }
+        const int whole = rank / 16 * 16;
+        // Of gate or up the rows of W are eight of sixteen.
+        const int first = Gated ? group * 64 + warp * 8 : group * 128 + warp * 16;
+#pragma unroll 1
+        for (int k = 0; k < rank; k += 8) {
+            const bool sixteen = k < whole;
+            const int begin = k / 16 * 16, second = k % 16 / 8 * 2;
+            uint32_t w[2][2];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                if constexpr (Ranks == 16) {
-                    mma_sync(sums[half] + 4 * i, w[half], x.x, x.y, T());
-                } else {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const int row =
+                        first + half * (Gated ? 32 : 64) + (Gated ? 0 : 8 * i) + lane / 4;
+                    const int in_group = row % kPackedRows;
+                    const int unit = (in_group / 8 * 2 + in_group % 2) * 4 + quarter;
+                    const int j = in_group % 8 / 2;
+                    const int at = row / kPackedRows * kPackedRows * rank + begin * kPackedRows +
+                                   unit * 8 + (sixteen ? j / 2 * 256 + j % 2 * 4 + second : j * 2);
+                    const bool is_here = !Gated || i == part;
+                    w[half][i] = is_here ? *reinterpret_cast<const uint32_t *>(b + at) : 0;
+                }
+            }
+            const T *const of_k = t + begin + (sixteen ? quarter * 4 + second : quarter * 2);
+#pragma unroll
+            for (int i = 0; i < Turns / 8; ++i) {
+                if ((eights >> i & 1) == 0) continue;
+                uint32_t x = 0;
+                if (has(i, number)) {
+                    x = *reinterpret_cast<const uint32_t *>(of_k + (8 * i + lane / 4) * t_stride);
+                }
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
                     mma_sync_8(sums[half] + 4 * i, w[half][0], w[half][1], x, T());
                 }
             }
@@ -177,8 +177,9 @@ template <bool Gated> struct AddAdapters {
     }
 
     template <typename T, int Turns, typename Place>
-    __device__ void add_all(const GroupedArguments &a, int group, Place *place,
-                            const unsigned char *shared, float (&sums)[2][Turns / 2]) {
+    __device__ __forceinline__ void add_all(const GroupedArguments &a, int group, Place *place,
+                                            const unsigned char *shared,
+                                            float (&sums)[2][Turns / 2]) {
         const AdapterStage layout(a.adapters);
         const int32_t t_stride = a.adapters.t_stride;
         for (int32_t i = 0; i < count; i += layout.each) {
@@ -191,21 +192,15 @@ template <bool Gated> struct AddAdapters {
                 for (int e = 0; e < Turns / 8; ++e) {
                     eights |= __any_sync(~0u, has(e, number)) ? 1U << e : 0U;
                 }
-#pragma unroll
+#pragma unroll 1
                 for (int p = 0; p < kParts; ++p) {
-                    const int32_t rank = __shfl_sync(~0u, ranks[p], number % 32);
-                    const int32_t first = __shfl_sync(~0u, firsts[p], number % 32);
-                    const unsigned char *t = stage + kWBytes + first * 2;
-                    const unsigned char *b = stage + layout.part(number, p);
-                    int32_t k = 0;
-                    for (; k + 16 <= rank; k += 16) {
-                        add<T, 16, Turns>(t + k * 2, t_stride, b + k * kPackedRows * 2, rank, p,
-                                          group, number, eights, sums);
-                    }
-                    if (k < rank) {
-                        add<T, 8, Turns>(t + k * 2, t_stride, b + k * kPackedRows * 2, rank, p,
-                                         group, number, eights, sums);
-                    }
+                    const int32_t rank =
+                        __shfl_sync(~0u, p == 0 ? ranks[0] : ranks[kParts - 1], number % 32);
+                    const int32_t first =
+                        __shfl_sync(~0u, p == 0 ? firsts[0] : firsts[kParts - 1], number % 32);
+                    add<T, Turns>(reinterpret_cast<const T *>(stage + kWBytes) + first, t_stride,
+                                  reinterpret_cast<const T *>(stage + layout.part(number, p)), rank,
+                                  p, group, number, eights, sums);
                 }
             }
             release(place->empty());

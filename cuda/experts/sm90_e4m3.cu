@@ -71,6 +71,17 @@ template <bool Blocks> struct InPanels {
     }
 };
 
+template <bool Adapted>
+cudaError_t launch(const GroupedArguments &a, int sms, cudaStream_t stream) {
+    constexpr Activation silu = Activation::silu;
+    const bool blocks = a.scales.scaling == Scaling::blocks;
+    const auto kernel = a.gated  ? blocks ? grouped_e4m3<InPanels<true>, true, silu, Adapted>
+                                          : grouped_e4m3<InPanels<false>, true, silu, Adapted>
+                         : blocks ? grouped_e4m3<InPanels<true>, false, silu, Adapted>
+                                 : grouped_e4m3<InPanels<false>, false, silu, Adapted>;
+    return launch_tiles(kernel, kShared, a, sms, stream);
+}
+
 } // namespace
 
 cudaError_t launch_grouped_e4m3(const GroupedArguments &a, int sms, cudaStream_t stream) {
@@ -79,20 +90,13 @@ cudaError_t launch_grouped_e4m3(const GroupedArguments &a, int sms, cudaStream_t
         s.w == nullptr || s.scaling == Scaling::none || a.bias != nullptr || squares(a)) {
         return cudaErrorInvalidValue;
     }
-    const bool blocks = s.scaling == Scaling::blocks;
-    constexpr Activation silu = Activation::silu;
-    if (a.gated) {
-        if (a.activation != silu || a.rows % kColumns != 0 || s.y == nullptr) {
-            return cudaErrorInvalidValue;
-        }
-        return launch_tiles(blocks ? grouped_e4m3<InPanels<true>, true, silu>
-                                   : grouped_e4m3<InPanels<false>, true, silu>,
-                            kShared, a, sms, stream);
+    if (a.gated && (a.activation != Activation::silu || a.rows % kColumns != 0 || s.y == nullptr)) {
+        return cudaErrorInvalidValue;
     }
-    if (s.y_type != DType::bf16 && s.y_type != DType::f16) return cudaErrorInvalidValue;
-    return launch_tiles(blocks ? grouped_e4m3<InPanels<true>, false, silu>
-                               : grouped_e4m3<InPanels<false>, false, silu>,
-                        kShared, a, sms, stream);
+    if (!a.gated && s.y_type != DType::bf16 && s.y_type != DType::f16) return cudaErrorInvalidValue;
+    if (a.adapters.tiles == nullptr) return launch<false>(a, sms, stream);
+    const bool takes = s.y_type == DType::bf16 && a.adapters.t_stride <= kMostGroupedRanks;
+    return takes ? launch<true>(a, sms, stream) : cudaErrorInvalidValue;
 }
 
 } // namespace batchllm::cuda

@@ -9,7 +9,7 @@
 
 #include <cuda_fp8.h>
 
-#include "experts/sm90.cuh"
+#include "experts/sm90_adapters.cuh"
 
 namespace batchllm::cuda {
 namespace {
@@ -247,7 +247,8 @@ keep(const float (&sums)[2][Turns / 2], const Unwritten &tile, int group, unsign
 
 // Of: how W lies. feed: its FeedW, and scales of blocks, kBlocks; kWholeTurns: x of gated products has a scale a row;
 // kQueue: its tiles; with_turns: what numbers of turns products have; multiply: all stages of a tile.
-template <typename Of, bool Gated, Activation Kind>
+// Adapted: adapters of bf16 add to the scaled sums.
+template <typename Of, bool Gated, Activation Kind, bool Adapted>
 __device__ void compute(const GroupedArguments &a, const typename Of::Queue &queue, Ring place,
                         unsigned char *shared) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
@@ -259,6 +260,10 @@ __device__ void compute(const GroupedArguments &a, const typename Of::Queue &que
             float sums[2][Turns / 2] = {}; // so that it does not live on from tile to tile
             Of::template multiply<Gated, Turns>(a, &place, group, shared, sums);
             if constexpr (!Of::kBlocks) scale_rows<Turns>(a, work, group, sums);
+            if constexpr (Adapted) {
+                AddAdapters<Gated> adapters(a, work);
+                adapters.template add_all<__nv_bfloat16, Turns>(a, group, &place, shared, sums);
+            }
             if constexpr (Of::kBiased) {
                 if (a.bias != nullptr) add_bias<Turns>(a, work, group, sums);
             }
@@ -267,7 +272,7 @@ __device__ void compute(const GroupedArguments &a, const typename Of::Queue &que
                 if (before.count != 0) before.advance();
                 before.begin = work.begin, before.count = work.count, before.column = work.column;
                 keep<Kind, Turns>(sums, before, group, shared);
-            } else if (Of::kBfloatAlone || a.scales.y_type == DType::bf16) {
+            } else if (Of::kBfloatAlone || Adapted || a.scales.y_type == DType::bf16) {
                 store_all<__nv_bfloat16, Epilogue::plain, kOutTurns, Turns>(a, work, group, sums,
                                                                             out);
             } else {
@@ -278,7 +283,8 @@ __device__ void compute(const GroupedArguments &a, const typename Of::Queue &que
     if constexpr (Gated) write(a, before, group, shared);
 }
 
-template <typename Of, bool Gated, Activation Kind> __global__ void __launch_bounds__(kThreads, 1)
+template <typename Of, bool Gated, Activation Kind, bool Adapted = false>
+__global__ void __launch_bounds__(kThreads, 1)
     grouped_e4m3(const __grid_constant__ GroupedArguments a) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const uint32_t base = shared_address(shared);
@@ -294,10 +300,15 @@ template <typename Of, bool Gated, Activation Kind> __global__ void __launch_bou
     if (threadIdx.x >= kConsumers) {
         registers_fewer<Of::kFeeders>();
         using Scales = StageScales<Of::kBlocks, (Gated && Of::kWholeTurns)>;
-        feed<1>(a, queue, place, typename Of::FeedW(a), Scales(a, base));
+        if constexpr (Adapted) {
+            feed<1>(a, queue, place, typename Of::FeedW(a), Scales(a, base),
+                    FeedAdapters<Gated>(a));
+        } else {
+            feed<1>(a, queue, place, typename Of::FeedW(a), Scales(a, base));
+        }
     } else {
         registers_more<Of::kRegisters>();
-        compute<Of, Gated, Kind>(a, queue, place, shared);
+        compute<Of, Gated, Kind, Adapted>(a, queue, place, shared);
     }
 }
 

@@ -321,7 +321,8 @@ Result<AdapterLayout> AdaptedModel::layout(const Adapter &adapter) const {
         if (p.most_ranks > 0 && entry.ranks > p.most_ranks) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "cuda backend: adapter of '%s' and others: their ranks are %d together; "
-                         "with reproducible at most %d are supported",
+                         "of experts in fp8 with scales of blocks, and with reproducible, at most "
+                         "%d are supported",
                          p.parts[0].matrix->name.c_str(), entry.ranks, p.most_ranks);
         }
         if (p.together) {

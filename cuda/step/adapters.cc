@@ -339,17 +339,21 @@ AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInp
     a.columns = product.columns;
     a.range = product.range();
     a.x_rows = addition.x_rows;
-    a.x_scales = addition.x.scales;
-    a.x_scaling = addition.scaling;
-    a.x_scale_stride = padded_rows(addition.rows);
+    const Scaling scaling = addition.scaling;
+    a.x_scales = scaling == Scaling::none ? nullptr : addition.x.scales;
+    a.x_row_stride = scaling == Scaling::turns ? scale_groups(product.columns) : 1;
+    a.x_group_stride = scaling == Scaling::blocks  ? padded_rows(addition.rows)
+                       : scaling == Scaling::turns ? 1
+                                                   : 0;
     a.t = sums_.data();
     // What the embedding's change is looked up in is f32.
     const bool feeds =
         addition.product < model_.embedding() &&
         addition.product % kLayerProducts == static_cast<size_t>(LayerProduct::gate_up);
     a.whole = addition.product != model_.embedding() &&
-              adapter_sums_are_whole(element_, addition.scaling, hopper_, a.work.tall,
-                                     feeds || addition.whole);
+              (addition.whole ? adapter_sums_can_be_whole(element_, hopper_)
+                              : adapter_sums_are_whole(element_, a.x_scales != nullptr, hopper_,
+                                                       a.work.tall, feeds));
     a.t_rows = static_cast<int32_t>(sum_rows_ * product.rows);
     a.t_stride = a.most_ranks;
     a.y = addition.y;

@@ -127,8 +127,8 @@ cudaError_t StepExperts::launch(const GroupedArguments &a, const std::optional<P
 bool StepExperts::may_add_adapters(const DeviceExperts &weights, ExpertProduct place) const {
     const bool packed = place == ExpertProduct::gate_up ? weights.gate_up_packing.has_value()
                                                         : weights.down_packing.has_value();
-    return kernel_ == GroupedKernel::sm90 && element_ != DType::f32 && !weights.in_e4m3() &&
-           !packed;
+    const bool takes = weights.in_e4m3() ? element_ == DType::bf16 : element_ != DType::f32;
+    return kernel_ == GroupedKernel::sm90 && takes && !packed;
 }
 
 // Where it must not depend on the ranks of adapters of other rows, down never does: gate and up then have limited ranks.
@@ -142,12 +142,10 @@ bool StepExperts::adds_adapters(const DeviceExperts &weights, const AdaptedExper
 }
 
 // The product, and of what adapters add to it t.
-Result<AdapterArguments> StepExperts::run_adapted(GroupedArguments product,
-                                                  const std::optional<Packing> &packing,
-                                                  const AdaptedExperts &adapted,
-                                                  ExpertProduct place, bool adds, const void *whole,
-                                                  const int32_t *x_rows, int64_t rows,
-                                                  cudaStream_t stream) {
+Result<AdapterArguments>
+StepExperts::run_adapted(GroupedArguments product, const std::optional<Packing> &packing,
+                         const AdaptedExperts &adapted, ExpertProduct place, bool adds,
+                         const Input &x, const int32_t *x_rows, int64_t rows, cudaStream_t stream) {
     const StepAdapters &adapters = adapted.adapters;
     const size_t number = adapters.model().of_experts(adapted.layer, place);
     const int64_t turns = rows * adapters.model().product(number).rows;
@@ -158,9 +156,10 @@ Result<AdapterArguments> StepExperts::run_adapted(GroupedArguments product,
     work.few_count = nullptr;
     work.has_few = false;
     work.has_others = true;
+    const Scaling scaling = x.scales != nullptr ? Scaling::turns : Scaling::none;
     ASSIGN_OR_RETURN(const AdapterArguments change,
-                     adapters.shrink({number, whole, Scaling::none, turns, false, product.y,
-                                      element_, 1, &work, x_rows, 0, 0, adds},
+                     adapters.shrink({number, x, scaling, turns, false, product.y, element_, 1,
+                                      &work, x_rows, 0, 0, adds},
                                      adapted.input, stream));
     if (adds) {
         if (!change.whole) return error(BATCHLLM_ERROR_INTERNAL, "cuda backend: t is not whole");
@@ -171,9 +170,9 @@ Result<AdapterArguments> StepExperts::run_adapted(GroupedArguments product,
     return change;
 }
 
-// gate_up_ -> activated_, with its scales where it is in e4m3. change: of gate_up_, what adapters add before; null: nothing.
+// gate_up_ -> activated_, with its scales where it is in e4m3. change: of gate_up_, what adapters add before.
 Status StepExperts::activate(const Experts &experts, const DeviceExperts &weights, int64_t rows,
-                             const AdaptedExperts &adapted, const AdapterArguments *change,
+                             const AdaptedExperts &adapted, const AdapterArguments &change,
                              cudaStream_t stream) {
     const FeedForward &expert = experts.each[0];
     const int64_t turns = rows * experts.router.chosen;
@@ -181,16 +180,14 @@ Status StepExperts::activate(const Experts &experts, const DeviceExperts &weight
     void *const whole = quantized ? whole_.data() : activated_.data();
     TurnActivation activation{element_, expert.activation, gate_up_.data(), whole,
                               turns,    expert.width};
-    if (change != nullptr) {
-        const ActivationArguments both{
-            element_, expert.activation,           bool(expert.gate), gate_up_.data(), nullptr,
-            whole,    static_cast<int32_t>(turns), expert.width};
-        if (kernel_ == GroupedKernel::sm90 && takes_adapted_activation(*change, both, false)) {
-            RETURN_IF_CUDA(launch_adapted_activation(*change, both, nullptr, sms_, stream));
-            activation.left_out = in_adapted_tiles_.as<uint8_t>();
-        } else {
-            RETURN_IF_ERROR(adapted.adapters.expand(*change, stream));
-        }
+    const ActivationArguments both{
+        element_, expert.activation,           bool(expert.gate), gate_up_.data(), nullptr,
+        whole,    static_cast<int32_t>(turns), expert.width};
+    if (kernel_ == GroupedKernel::sm90 && takes_adapted_activation(change, both, false)) {
+        RETURN_IF_CUDA(launch_adapted_activation(change, both, nullptr, sms_, stream));
+        activation.left_out = in_adapted_tiles_.as<uint8_t>();
+    } else {
+        RETURN_IF_ERROR(adapted.adapters.expand(change, stream));
     }
     RETURN_IF_CUDA(launch_turn_activation(activation, sms_, stream));
     if (!quantized) return {};
@@ -284,27 +281,20 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     a.y = activated_.data();
     a.scales = {weights.gate_up_scaling, input.x.scales, weights.gate_up_scales,
                 activated_scales_.as<float>(), element_};
-    // By the product itself, or before the activation, which is a launch of its own then; so it is if adapters want what is in
-    // e4m3 before it is.
+    // By the product itself, or before the activation, which is a launch of its own then.
     if (adds_first) {
         RETURN_IF_ERROR(run_adapted(a, weights.gate_up_packing, *adapted, ExpertProduct::gate_up,
-                                    true, input.whole, input.row_of, rows, stream)
+                                    true, Input(input.whole), input.row_of, rows, stream)
                             .status());
         RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
-    } else if (adapts_first || (adapts_last && weights.in_e4m3())) {
+    } else if (adapts_first) {
         a.gated = a.squared = false;
         a.y = gate_up_.data();
-        AdapterArguments change;
-        if (adapts_first) {
-            ASSIGN_OR_RETURN(change, run_adapted(a, weights.gate_up_packing, *adapted,
-                                                 ExpertProduct::gate_up, false, input.whole,
-                                                 input.row_of, rows, stream));
-        } else {
-            RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));
-        }
+        ASSIGN_OR_RETURN(const AdapterArguments change,
+                         run_adapted(a, weights.gate_up_packing, *adapted, ExpertProduct::gate_up,
+                                     false, Input(input.whole), input.row_of, rows, stream));
         RETURN_IF_ERROR(profile->mark(Part::gate_up, stream));
-        RETURN_IF_ERROR(
-            activate(experts, weights, rows, *adapted, adapts_first ? &change : nullptr, stream));
+        RETURN_IF_ERROR(activate(experts, weights, rows, *adapted, change, stream));
         RETURN_IF_ERROR(profile->mark(Part::activation, stream));
     } else {
         RETURN_IF_CUDA(launch(a, weights.gate_up_packing, stream));
@@ -321,11 +311,12 @@ Status StepExperts::products(const Experts &experts, const DeviceExperts &weight
     a.scales = {weights.down_scaling, activated_scales_.as<float>(), weights.down_scales, nullptr,
                 element_};
     if (adapts_last) {
-        const bool quantized = weights.in_e4m3();
+        const bool apart = adapts_first && !adds_first; // the activation
+        Input activated(activated_.data());
+        if (weights.in_e4m3()) activated = apart ? Input(whole_.data()) : Input(a.x, a.scales.x);
         ASSIGN_OR_RETURN(const AdapterArguments change,
                          run_adapted(a, weights.down_packing, *adapted, ExpertProduct::down,
-                                     adds_last, quantized ? whole_.data() : activated_.data(),
-                                     nullptr, rows, stream));
+                                     adds_last, activated, nullptr, rows, stream));
         if (!adds_last) RETURN_IF_ERROR(adapted->adapters.expand(change, stream));
     } else {
         RETURN_IF_CUDA(launch(a, weights.down_packing, stream));

@@ -77,15 +77,15 @@ class StepExperts {
     // Whether it does.
     bool adds_adapters(const DeviceExperts &weights, const AdaptedExperts &adapted,
                        ExpertProduct place) const;
-    // The launch, and what adapters add to its result, y, if it does not itself; whole, x_rows: its input, and which row of that
+    // The launch, and what adapters add to its result, y, if it does not itself; x, x_rows: their input, and which row of that
     // a turn has.
     Result<AdapterArguments> run_adapted(GroupedArguments product,
                                          const std::optional<Packing> &packing,
                                          const AdaptedExperts &adapted, ExpertProduct place,
-                                         bool adds, const void *whole, const int32_t *x_rows,
+                                         bool adds, const Input &x, const int32_t *x_rows,
                                          int64_t rows, cudaStream_t stream);
     Status activate(const Experts &experts, const DeviceExperts &weights, int64_t rows,
-                    const AdaptedExperts &adapted, const AdapterArguments *change,
+                    const AdaptedExperts &adapted, const AdapterArguments &change,
                     cudaStream_t stream);
 
     const Model &model_;

@@ -81,23 +81,21 @@ Result<std::unique_ptr<Forward>> Forward::create(const Model &model,
             (options.reproducible || !forward->products_.can_expand(w))) {
             parts.adapters.exclude({i, LayerProduct::gate_up});
         }
-        // Scales of blocks of gate and up in turns are read by the gated product alone.
         const DeviceExperts &experts = parts.layer(i).experts;
         const auto &packing = experts.gate_up_packing;
-        if (experts.gate_up_scaling == Scaling::blocks ||
-            (packing && packing->form == PackedForm::mxfp4_e4m3)) {
+        if (packing && packing->form == PackedForm::mxfp4_e4m3) {
             parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
             parts.adapters.exclude_experts(i, ExpertProduct::down);
         }
-        // Unless the product adds them, with adapters the activation is of rounded sums, also of rows that have none
+        // Scales of blocks of gate and up in turns are read by the gated product alone, so that it has to add adapters itself.
+        // In order it has to, since the activation is of rounded sums otherwise, also of rows that have no adapter
         // (StepExperts::products).
-        if (experts && options.reproducible && options.element != DType::f32) {
-            if (parts.experts.may_add_adapters(experts, ExpertProduct::gate_up)) {
-                parts.adapters.limit_experts(i, ExpertProduct::gate_up, kMostGroupedRanks);
-            } else {
-                parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
-            }
-            if (experts.in_e4m3()) parts.adapters.exclude_experts(i, ExpertProduct::down);
+        if (!experts || options.element == DType::f32) continue;
+        const bool must = experts.gate_up_scaling == Scaling::blocks || options.reproducible;
+        if (must && parts.experts.may_add_adapters(experts, ExpertProduct::gate_up)) {
+            parts.adapters.limit_experts(i, ExpertProduct::gate_up, kMostGroupedRanks);
+        } else if (must) {
+            parts.adapters.exclude_experts(i, ExpertProduct::gate_up);
         }
     }
     if (options.reproducible) RETURN_IF_ERROR(prepare_in_order(parts, &forward->products_));

@@ -180,6 +180,9 @@ struct Job {
     int32_t most = 8, most_of_part = 0;
 
     int32_t rows() const { return static_cast<int32_t>(slots.size()); }
+    int64_t groups() const { // of a row's columns, with a scale each
+        return s.scaling == Scaling::rows ? 1 : scale_groups(s.columns);
+    }
 
     Job(Random &random, const Shape &shape, const std::vector<std::vector<int32_t>> &ranks,
         std::vector<int32_t> of_rows)
@@ -202,17 +205,17 @@ struct Job {
             x_there.emplace(x, s.element);
             return;
         }
-        const bool blocks = s.scaling == Scaling::blocks;
-        const int64_t across = blocks ? (s.columns + kScaleBlock - 1) / kScaleBlock : 1;
-        for (int64_t i = 0; i < across * rows(); ++i) {
+        for (int64_t i = 0; i < groups() * rows(); ++i) {
             scales.push_back(0.01F * static_cast<float>(draw(random, 1, 9)));
         }
         for (int64_t i = 0; i < count; ++i) {
             const auto row = i / s.columns, column = i % s.columns;
             codes.push_back(static_cast<uint8_t>(draw(random, 0, 255)) & 0xbf);
-            const float scale =
-                scales[static_cast<size_t>(blocks ? column / kScaleBlock * rows() + row : row)];
-            x.push_back(rounded(e4m3_to_float(codes.back()) * scale, s.element));
+            const auto group = groups() == 1 ? 0 : column / kScaleBlock;
+            const auto at =
+                s.scaling == Scaling::turns ? row * groups() + group : group * rows() + row;
+            x.push_back(
+                rounded(e4m3_to_float(codes.back()) * scales[static_cast<size_t>(at)], s.element));
         }
         codes_there = upload(codes);
         scales_there.emplace(scales, DType::f32);
@@ -273,8 +276,10 @@ struct Job {
         a.columns = s.columns;
         a.range = wide;
         a.x_scales = s.scaling == Scaling::none ? nullptr : scales_there->floats();
-        a.x_scaling = s.scaling;
-        a.x_scale_stride = rows();
+        a.x_row_stride = s.scaling == Scaling::turns ? groups() : 1;
+        a.x_group_stride = s.scaling == Scaling::blocks  ? rows()
+                           : s.scaling == Scaling::turns ? 1
+                                                         : 0;
         a.t = t.data();
         // Half of the jobs have t in ranges, as other devices do.
         a.whole = (ends == Ends::gated || rows() % 2 == 0) &&
@@ -498,7 +503,7 @@ void a_merged_matrix_has_the_changes_of_all_parts(void **) {
 
 void x_in_e4m3_is_taken_with_its_scales(void **) {
     Random random(seed_of_run());
-    for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
+    for (const Scaling scaling : {Scaling::rows, Scaling::blocks, Scaling::turns}) {
         for (const DType element : {DType::bf16, DType::f16}) {
             Shape s{element, element, 256, {256, 64}};
             s.scaling = scaling;

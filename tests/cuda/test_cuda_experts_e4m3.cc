@@ -1,6 +1,6 @@
 // The grouped products in e4m3 against the same on the host in double precision, with the same
 // elements and scales: W in e4m3 with scales of rows and of blocks, and in mxfp4, gathered or not, for
-// experts with and without turns.
+// experts with and without turns, and what adapters add.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -11,8 +11,9 @@
 #include "base/narrow_floats.h"
 #include "four_bit_weights.h"
 #include "four_bits/product.h"
+#include "seed.h"
 
-#include "cuda_experts.h"
+#include "cuda_expert_adapters.h"
 
 using namespace batchllm;
 using namespace batchllm::cuda;
@@ -148,7 +149,8 @@ struct Result {
     std::vector<std::byte> everything; // all results as stored
 };
 
-Result multiply(const Product &p, const Quantised &in, Scaling scaling, DType type) {
+Result multiply(const Product &p, const Quantised &in, Scaling scaling, DType type,
+                const GroupedAdapters &adapters = {}) {
     const DeviceMemory x = upload(in.x_elements), of_x = upload(in.x_scales),
                        of_w = upload(in.w_scales), bias = upload(in.bias),
                        w = in.in_mxfp4() ? upload(in.packed) : upload(packed(in.w_elements, p));
@@ -164,6 +166,7 @@ Result multiply(const Product &p, const Quantised &in, Scaling scaling, DType ty
     a.y = y.data();
     a.scales = {scaling, of_x.as<float>(), of_w.as<float>(), of_y.as<float>(), type};
     if (!in.bias.empty()) a.bias = bias.as<float>();
+    a.adapters = adapters;
     check(in.in_mxfp4() ? launch_mxfp4_e4m3_sm90(a, sms, nullptr)
                         : launch_grouped(GroupedKernel::sm90, a, sms, nullptr));
     Result result;
@@ -185,7 +188,8 @@ Result multiply(const Product &p, const Quantised &in, Scaling scaling, DType ty
     return result;
 }
 
-std::vector<double> reference(const Product &p, const Inputs &in) {
+std::vector<double> reference(const Product &p, const Inputs &in,
+                              const Adapted *adapted = nullptr) {
     std::vector<double> out, y(static_cast<size_t>(p.rows));
     for (size_t t = 0; t < in.row_of.size(); ++t) {
         const float *x = in.x.data() + int64_t{in.row_of[t]} * p.columns;
@@ -198,6 +202,7 @@ std::vector<double> reference(const Product &p, const Inputs &in) {
             y[size_t(r)] = sums[0] + sums[1] + sums[2] + sums[3];
             if (!in.bias.empty())
                 y[size_t(r)] += double(in.bias[size_t(in.expert_of[t] * p.rows + r)]);
+            if (adapted != nullptr) y[size_t(r)] += change_of(p, *adapted, t, in.expert_of[t], r);
         }
         push_result(p, y, &out);
     }
@@ -333,6 +338,65 @@ void products_in_mxfp4_are_the_references(void **) {
     check_in_mxfp4(p, ++seed);
 }
 
+void check_adapted(const Product &p, Scaling scaling, int32_t adapters, int32_t most_rank,
+                   uint64_t seed) {
+    Random random(seed);
+    const Quantised in = make_quantised(random, p, scaling);
+    const Adapted adapted = made_up(random, p, in, DType::bf16, adapters, most_rank);
+    const ListedAdapters listed(p, in, adapted, DType::bf16,
+                                static_cast<int32_t>(draw(random, 0, 1)));
+    const std::string what = std::string(scaling == Scaling::rows ? "rows" : "blocks") + ", " +
+                             std::to_string(adapters) + " adapters, seed " + std::to_string(seed) +
+                             ", " + shape_name(p);
+    const auto run = [&](const GroupedAdapters &of) {
+        return multiply(p, in, scaling, DType::bf16, of);
+    };
+    const auto width = static_cast<size_t>(part_rows(p));
+    const Result got = run(listed.list({}, sms));
+    const std::vector<double> wanted = reference(p, in, &adapted);
+    if (p.gated) {
+        assert_quantised(got, wanted, width, what);
+    } else {
+        assert_near(got.y, wanted, width, 6e-3, what);
+    }
+    // A turn's bits are its own: what its tile's other turns have does not matter.
+    const auto require_same = [&](const Result &other, auto concerned) {
+        for (size_t turn = 0; turn < in.row_of.size(); ++turn) {
+            if (!concerned(adapted.of_turn[turn])) continue;
+            if (std::memcmp(&got.y[turn * width], &other.y[turn * width], 4 * width) != 0) {
+                fail_msg("%s: other bits of turn %zu in other company", what.c_str(), turn);
+            }
+        }
+    };
+    const auto chosen = static_cast<int32_t>(draw(random, 0, adapters - 1));
+    require_same(run(listed.list({}, sms)), [](int32_t) { return true; });
+    require_same(run(listed.list(chosen, sms)), [&](int32_t own) { return own == chosen; });
+    require_same(run({}), [&](int32_t own) { return own < 0 || adapted.of[size_t(own)].empty(); });
+}
+
+void changes_are_added_to_products_in_e4m3(void **) {
+    uint64_t seed = seed_of_run();
+    for (const auto &[rows, columns] :
+         std::vector<std::pair<int32_t, int32_t>>{{256, 128}, {512, 384}, {128, 640}}) {
+        for (const Scaling scaling : {Scaling::rows, Scaling::blocks}) {
+            for (const bool gated : {true, false}) {
+                if (gated && rows % 256 != 0) continue;
+                for (const auto &[adapters, rank] : std::vector<std::pair<int32_t, int32_t>>{
+                         {1, 8}, {2, 16}, {5, 64}, {40, 24}, {150, 8}}) {
+                    check_adapted({static_cast<int32_t>(kRagged.size()), rows, columns, gated,
+                                   Activation::silu, kRagged, seed % 2 == 0},
+                                  scaling, adapters, rank, ++seed);
+                }
+            }
+        }
+    }
+    // More tiles than CTAs.
+    check_adapted({64, 768, 256, true, Activation::silu, many_counts(seed), true}, Scaling::rows, 3,
+                  16, ++seed);
+    check_adapted({64, 1280, 128, false, Activation::silu, many_counts(seed), false},
+                  Scaling::blocks, 3, 16, ++seed);
+}
+
 // A turn's result is the same bits whatever other turns there are.
 void a_turns_result_in_e4m3_depends_on_itself_alone(void **) {
     for (const Scaling scaling : {Scaling::rows, Scaling::blocks, Scaling::none}) {
@@ -438,6 +502,7 @@ int main() {
         cmocka_unit_test(products_in_e4m3_are_the_references),
         cmocka_unit_test(products_in_e4m3_of_many_experts_are_the_references),
         cmocka_unit_test(products_in_mxfp4_are_the_references),
+        cmocka_unit_test(changes_are_added_to_products_in_e4m3),
         cmocka_unit_test(a_turns_result_in_e4m3_depends_on_itself_alone),
         cmocka_unit_test(what_is_not_finite_stays_so),
         cmocka_unit_test(what_has_no_kernel_is_refused),
