@@ -7,6 +7,7 @@
 #include "adapters/work.h"
 #include "gated/adapted_activation.h"
 #include "gated/gated.h"
+#include "reference_layer.h"
 #include "seed.h"
 
 #include "cuda_arrays.h"
@@ -175,6 +176,7 @@ struct Job {
     std::vector<uint8_t> codes;
     std::vector<float> scales;
     DeviceMemory codes_there;
+    Activation gating = Activation::silu;
     std::optional<Array> x_there, scales_there;
     DeviceMemory entries;
     int32_t most = 8, most_of_part = 0;
@@ -321,8 +323,8 @@ struct Job {
         const bool in_e4m3 = s.scaling != Scaling::none;
         void *const to = in_e4m3 ? static_cast<void *>(to_codes.data()) : out.data();
         check(cudaMemset(out.data(), 0, 2 * count));
-        const ActivationArguments activation{s.element, Activation::silu, true, a.y, nullptr,
-                                             to,        rows(),           width};
+        const ActivationArguments activation{s.element, gating, true,   a.y,
+                                             nullptr,   to,     rows(), width};
         assert_true(takes_adapted_activation(a, activation, in_e4m3));
         check(launch_adapted_activation(a, activation, in_e4m3 ? of_rows.as<float>() : nullptr, sms,
                                         nullptr));
@@ -570,7 +572,7 @@ void a_stage_has_several_adapters(void **) {
     }
 }
 
-// silu(gate) * up of the job's y, in rows that a launch does not leave as they are.
+// Activated gates * up of the job's y, in rows that a launch does not leave as they are.
 void check_activated(const Job &job, Tiles kind) {
     const bool in_e4m3 = job.s.scaling != Scaling::none;
     const auto rows = size_t(job.rows()), width = size_t(job.s.width() / 2);
@@ -584,16 +586,16 @@ void check_activated(const Job &job, Tiles kind) {
         std::vector<double> of_row(width);
         double most = 0, gates = 0, ups = 0;
         for (size_t i = 0; !left && i < width; ++i) {
-            of_row[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+            of_row[i] = reference::gated(job.gating, gate[i], up[i]);
             most = std::max(most, std::abs(of_row[i]));
             gates = std::max(gates, std::abs(gate[i]));
             ups = std::max(ups, std::abs(up[i]));
         }
         for (size_t i = 0; i < width; ++i) {
             // What gate and up are off by goes with the greatest of their rows.
-            const double silu = up[i] != 0 ? of_row[i] / up[i] : 0;
-            double close =
-                tolerance(job.s.element) * (1.1 * gates * std::abs(up[i]) + ups * std::abs(silu));
+            const double activated = up[i] != 0 ? of_row[i] / up[i] : 0;
+            double close = tolerance(job.s.element) *
+                           (1.13 * gates * std::abs(up[i]) + ups * std::abs(activated));
             // Half of the last of e4m3's places, where the greatest is 448 and the smallest place 2^-9.
             if (in_e4m3) close += std::abs(of_row[i]) / 16 + most / 448 / 1024;
             const double other = double(got[row * width + i]);
@@ -616,8 +618,11 @@ void gate_and_up_are_changed_in_the_activation(void **) {
                 s.turns = kind == 2;
                 // Of so many that CTAs have several tiles.
                 const auto rows = static_cast<int32_t>(draw(random, 1, width == 288 ? 3000 : 400));
-                const Job job(random, s, {{16, 16}, {8, 24}, {0, 64}, {40, 0}, {0, 0}},
-                              draw_slots(random, rows, 5, rows > 100));
+                Job job(random, s, {{16, 16}, {8, 24}, {0, 64}, {40, 0}, {0, 0}},
+                        draw_slots(random, rows, 5, rows > 100));
+                constexpr Activation kinds[] = {Activation::silu, Activation::gelu,
+                                                Activation::gelu_tanh};
+                job.gating = kinds[draw(random, 0, 2)];
                 for (const Tiles tiles : {Tiles::low, Tiles::mixed, Tiles::tall}) {
                     check_activated(job, tiles);
                 }
