@@ -38,7 +38,8 @@ class AdapterUploads {
 
     // Takes memory and starts the thread, at the first call; may wait for all devices. Any thread.
     Status start();
-    // Uploads that have not begun are not made. What is enqueued afterwards comes after those that have.
+    // Uploads that have not begun are not made. What is enqueued afterwards comes after those that have; what is added, add()
+    // makes.
     void stop();
     cudaStream_t stream() const { return stream_; } // once it has been started
 

@@ -82,7 +82,8 @@ struct Sent {
     std::vector<Tensor> tensors;
 };
 
-void what_is_sent_arrives(void **) {
+// By the thread, or, where there is none, by those who add it.
+void check_uploads(bool by_thread) {
     std::mt19937_64 random(seed_of_run());
     const auto adapters = [&] {
         std::vector<Sent> all;
@@ -98,6 +99,7 @@ void what_is_sent_arrives(void **) {
     AdapterUploads uploads(DType::bf16, 64);
     check(uploads.start());
     check(uploads.start()); // once
+    if (!by_thread) uploads.stop();
     std::byte *raw = nullptr;
     int64_t bytes = 0;
     std::vector<int64_t> numbers;
@@ -122,10 +124,14 @@ void what_is_sent_arrives(void **) {
     check(cudaFreeAsync(raw, uploads.stream()));
 }
 
+void what_is_sent_arrives(void **) { check_uploads(true); }
+void what_is_sent_without_a_thread_arrives(void **) { check_uploads(false); }
+
 } // namespace
 
 int main() {
     if (const int skip = skipped(); skip != 0) return skip;
-    const CMUnitTest tests[] = {cmocka_unit_test(what_is_sent_arrives)};
+    const CMUnitTest tests[] = {cmocka_unit_test(what_is_sent_arrives),
+                                cmocka_unit_test(what_is_sent_without_a_thread_arrives)};
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
