@@ -142,8 +142,9 @@ template <bool Gated> struct AddAdapters {
         const int first = Gated ? group * 64 + warp * 8 : group * 128 + warp * 16;
 #pragma unroll 1
         for (int k = 0; k < rank; k += 8) {
-            const bool sixteen = k < whole;
-            const int begin = k / 16 * 16, second = k % 16 / 8 * 2;
+            // The lane's first rank of the two.
+            const int own =
+                k < whole ? k / 16 * 16 + quarter * 4 + k % 16 / 8 * 2 : k + quarter * 2;
             uint32_t w[2][2];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -151,22 +152,18 @@ template <bool Gated> struct AddAdapters {
                 for (int i = 0; i < 2; ++i) {
                     const int row =
                         first + half * (Gated ? 32 : 64) + (Gated ? 0 : 8 * i) + lane / 4;
-                    const int in_group = row % kPackedRows;
-                    const int unit = (in_group / 8 * 2 + in_group % 2) * 4 + quarter;
-                    const int j = in_group % 8 / 2;
-                    const int at = row / kPackedRows * kPackedRows * rank + begin * kPackedRows +
-                                   unit * 8 + (sixteen ? j / 2 * 256 + j % 2 * 4 + second : j * 2);
                     const bool is_here = !Gated || i == part;
-                    w[half][i] = is_here ? *reinterpret_cast<const uint32_t *>(b + at) : 0;
+                    const T *const from = b + packed_b(row, own, rank);
+                    w[half][i] = is_here ? *reinterpret_cast<const uint32_t *>(from) : 0;
                 }
             }
-            const T *const of_k = t + begin + (sixteen ? quarter * 4 + second : quarter * 2);
 #pragma unroll
             for (int i = 0; i < Turns / 8; ++i) {
                 if ((eights >> i & 1) == 0) continue;
                 uint32_t x = 0;
                 if (has(i, number)) {
-                    x = *reinterpret_cast<const uint32_t *>(of_k + (8 * i + lane / 4) * t_stride);
+                    x = *reinterpret_cast<const uint32_t *>(t + (8 * i + lane / 4) * t_stride +
+                                                            own);
                 }
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
