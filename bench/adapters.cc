@@ -145,7 +145,7 @@ void time_product(const Product &p, const Step &s, Linear *linear, double *sums)
     a.columns = p.columns;
     a.range = wide;
     a.t = t.data();
-    a.whole = adapter_sums_are_whole(a.element, e4m3, hopper, lists.tall, parts == 2);
+    a.whole = adapter_sums_are_whole(a.element, hopper, lists.tall, parts == 2 && !e4m3);
     a.t_rows = s.rows;
     a.t_stride = ranks;
     a.y = y.data();

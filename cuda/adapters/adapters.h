@@ -123,9 +123,8 @@ constexpr bool adapter_sums_can_be_whole(DType element, bool hopper) {
 }
 // Whether it is, where tiles are tall or not. Short ones are faster in ranges, but products that add what adapters do
 // (gated/gated.h, experts/grouped.h) take none.
-constexpr bool adapter_sums_are_whole(DType element, bool x_in_e4m3, bool hopper, bool tall,
-                                      bool product_adds) {
-    return (tall || (product_adds && !x_in_e4m3)) && adapter_sums_can_be_whole(element, hopper);
+constexpr bool adapter_sums_are_whole(DType element, bool hopper, bool tall, bool product_adds) {
+    return (tall || product_adds) && adapter_sums_can_be_whole(element, hopper);
 }
 
 // sms: of the device. Whatever the list has, the launches have the same size.

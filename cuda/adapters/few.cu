@@ -72,8 +72,8 @@ add_columns(const AdapterArguments &a, const T *of_a, int32_t row, float (&sums)
         }
         float scale = 0, of_columns[Blocks][4] = {};
         if constexpr (Scaled) {
-            const int64_t of_columns = begin / kScaleBlock * a.x_group_stride;
-            if (row >= 0) scale = __ldg(a.x_scales + row * a.x_row_stride + of_columns);
+            const int64_t of_group = begin / kScaleBlock * a.x_group_stride;
+            if (row >= 0) scale = __ldg(a.x_scales + row * a.x_row_stride + of_group);
         }
 #pragma unroll
         for (int i = 0; i < together; ++i) {

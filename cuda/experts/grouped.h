@@ -39,7 +39,7 @@ struct GroupedScales {
     // rows of W the scale of gate's and that of up's; where not gated, the same twice.
     const float *w;
     float *y;     // gated: [turns, scale_groups(rows / 2)]
-    DType y_type; // of what is not gated: bf16 or f16
+    DType y_type; // of what is not gated, and of what adapters add: bf16 or f16
 };
 
 // What adapters add to a product before anything else is done with it; GroupedKernel::sm90, in two bytes, or in e4m3 where
@@ -47,7 +47,7 @@ struct GroupedScales {
 struct GroupedAdapters {
     const TileAdapters *tiles; // of each tile; null: nothing is added
     int32_t product;           // AdapterArguments'
-    const void *t;        // [turns, t_stride] of the element's type: whole sums, times their scales
+    const void *t; // [turns, t_stride] of the element's type, bf16 for e4m3: whole sums, times their scales
     int32_t t_stride;     // at most kMostGroupedRanks
     int32_t most_of_part; // AdapterArguments'
 };

@@ -95,7 +95,7 @@ template <bool Gated> struct FeedAdapters {
     }
 };
 
-// By the warps that compute; read ahead of the tile's sums.
+// By the warps that compute: read ahead of the tile's sums, or, in e4m3, behind them, where registers are free.
 template <bool Gated> struct AddAdapters {
     static constexpr int kParts = Gated ? 2 : 1;
 

@@ -249,7 +249,7 @@ keep(const float (&sums)[2][Turns / 2], const Unwritten &tile, int group, unsign
 // kQueue: its tiles; with_turns: what numbers of turns products have; multiply: all stages of a tile.
 // Adapted: adapters of bf16 add to the scaled sums.
 template <typename Of, bool Gated, Activation Kind, bool Adapted>
-__device__ void compute(const GroupedArguments &a, const typename Of::Queue &queue, Ring place,
+__device__ __forceinline__ void compute(const GroupedArguments &a, const typename Of::Queue &queue, Ring place,
                         unsigned char *shared) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     unsigned char *out = shared + kOut + group * kHalf;
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     const typename Of::Queue queue(a);
     if (threadIdx.x >= kConsumers) {
-        registers_fewer<Of::kFeeders>();
+        registers_fewer<Adapted ? 40 : Of::kFeeders>();
         using Scales = StageScales<Of::kBlocks, (Gated && Of::kWholeTurns)>;
         if constexpr (Adapted) {
             feed<1>(a, queue, place, typename Of::FeedW(a), Scales(a, base),
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             feed<1>(a, queue, place, typename Of::FeedW(a), Scales(a, base));
         }
     } else {
-        registers_more<Of::kRegisters>();
+        registers_more<Adapted ? 232 : Of::kRegisters>();
         compute<Of, Gated, Kind, Adapted>(a, queue, place, shared);
     }
 }

@@ -346,14 +346,13 @@ AdapterArguments StepAdapters::arguments(const Addition &addition, const StepInp
                        : scaling == Scaling::turns ? 1
                                                    : 0;
     a.t = sums_.data();
-    // What the embedding's change is looked up in is f32.
     const bool feeds =
         addition.product < model_.embedding() &&
         addition.product % kLayerProducts == static_cast<size_t>(LayerProduct::gate_up);
+    const bool product_adds = addition.product_adds || (feeds && a.x_scales == nullptr);
+    // What the embedding's change is looked up in is f32.
     a.whole = addition.product != model_.embedding() &&
-              (addition.whole ? adapter_sums_can_be_whole(element_, hopper_)
-                              : adapter_sums_are_whole(element_, a.x_scales != nullptr, hopper_,
-                                                       a.work.tall, feeds));
+              adapter_sums_are_whole(element_, hopper_, a.work.tall, product_adds);
     a.t_rows = static_cast<int32_t>(sum_rows_ * product.rows);
     a.t_stride = a.most_ranks;
     a.y = addition.y;

@@ -101,7 +101,7 @@ class StepAdapters {
         const AdapterWork *turns = nullptr; // of experts, instead of the step's
         const int32_t *x_rows = nullptr;    // AdapterArguments'
         int32_t first_row = 0, some_rows = 0;
-        bool whole = false; // t is, where the device can make it so
+        bool product_adds = false; // what is shrunk: gate and up in 16 bits need not say so
     };
     AdapterArguments arguments(const Addition &addition, const StepInput &input) const;
     // In two launches; others may make the second their own.
