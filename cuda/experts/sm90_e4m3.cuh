@@ -249,8 +249,8 @@ keep(const float (&sums)[2][Turns / 2], const Unwritten &tile, int group, unsign
 // kQueue: its tiles; with_turns: what numbers of turns products have; multiply: all stages of a tile.
 // Adapted: adapters of bf16 add to the scaled sums.
 template <typename Of, bool Gated, Activation Kind, bool Adapted>
-__device__ __forceinline__ void compute(const GroupedArguments &a, const typename Of::Queue &queue, Ring place,
-                        unsigned char *shared) {
+__device__ __forceinline__ void compute(const GroupedArguments &a, const typename Of::Queue &queue,
+                                        Ring place, unsigned char *shared) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
     unsigned char *out = shared + kOut + group * kHalf;
     Unwritten before; // the last tile, if gated; side and phase: of the next

@@ -232,7 +232,7 @@ struct Packed {
 cudaError_t launch_mxfp4_e4m3_sm90(const GroupedArguments &a, int sms, cudaStream_t stream) {
     const GroupedScales &s = a.scales;
     if (a.rows % (a.gated ? 2 * kGateRows : 8) != 0 || a.columns % 16 != 0 || s.x == nullptr ||
-        s.w == nullptr || s.scaling != Scaling::rows || squares(a)) {
+        s.w == nullptr || s.scaling != Scaling::rows || squares(a) || a.adapters.tiles != nullptr) {
         return cudaErrorInvalidValue;
     }
     if (!a.gated) {

@@ -65,20 +65,7 @@ void check_product(const Product &p, int32_t adapters, int32_t most_rank, uint64
         const std::vector<float> got = run({});
         assert_near(got, reference(p, in, adapted), width, type == DType::bf16 ? 6e-3 : 1.5e-3,
                     name);
-        // A turn's bits are its own: what its tile's other turns have does not matter.
-        const auto require_same = [&](const std::vector<float> &other, auto concerned) {
-            for (size_t turn = 0; turn < in.row_of.size(); ++turn) {
-                if (!concerned(adapted.of_turn[turn])) continue;
-                if (std::memcmp(&got[turn * width], &other[turn * width], 4 * width) != 0) {
-                    fail_msg("%s: other bits of turn %zu in other company", name.c_str(), turn);
-                }
-            }
-        };
-        const auto chosen = static_cast<int32_t>(draw(random, 0, adapters - 1));
-        require_same(run({}), [](int32_t) { return true; });
-        require_same(run(chosen), [&](int32_t own) { return own == chosen; });
-        require_same(multiply({}),
-                     [&](int32_t own) { return own < 0 || adapted.of[size_t(own)].empty(); });
+        require_own_bits(random, adapted, listed, sms, got, multiply, name);
     }
 }
 

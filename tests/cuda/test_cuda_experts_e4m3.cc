@@ -359,19 +359,9 @@ void check_adapted(const Product &p, Scaling scaling, int32_t adapters, int32_t 
     } else {
         assert_near(got.y, wanted, width, 6e-3, what);
     }
-    // A turn's bits are its own: what its tile's other turns have does not matter.
-    const auto require_same = [&](const Result &other, auto concerned) {
-        for (size_t turn = 0; turn < in.row_of.size(); ++turn) {
-            if (!concerned(adapted.of_turn[turn])) continue;
-            if (std::memcmp(&got.y[turn * width], &other.y[turn * width], 4 * width) != 0) {
-                fail_msg("%s: other bits of turn %zu in other company", what.c_str(), turn);
-            }
-        }
-    };
-    const auto chosen = static_cast<int32_t>(draw(random, 0, adapters - 1));
-    require_same(run(listed.list({}, sms)), [](int32_t) { return true; });
-    require_same(run(listed.list(chosen, sms)), [&](int32_t own) { return own == chosen; });
-    require_same(run({}), [&](int32_t own) { return own < 0 || adapted.of[size_t(own)].empty(); });
+    require_own_bits(
+        random, adapted, listed, sms, got.y, [&](const GroupedAdapters &of) { return run(of).y; },
+        what);
 }
 
 void changes_are_added_to_products_in_e4m3(void **) {
@@ -479,6 +469,19 @@ void what_has_no_kernel_is_refused(void **) {
         a->gated = false;
         a->scales.y_type = DType::f32;
     }));
+    // Adapters: of bf16, up to 64 ranks.
+    const auto *none = zeros.as<TileAdapters>(); // of each tile
+    const GroupedAdapters adapters{none, 0, zeros.data(), 64, 64};
+    assert_false(refused([&](GroupedArguments *a) { a->adapters = adapters; }));
+    assert_true(refused([&](GroupedArguments *a) {
+        a->adapters = adapters;
+        a->adapters.t_stride = 72;
+    }));
+    assert_true(refused([&](GroupedArguments *a) {
+        a->adapters = adapters;
+        a->scales.y_type = DType::f16;
+    }));
+    assert_true(refused([&](GroupedArguments *a) { a->adapters = adapters; }, true));
     assert_false(refused([&](GroupedArguments *a) { a->bias = zeros.as<float>(); }, true));
     assert_true(refused([](GroupedArguments *a) { a->activation = Activation::gelu; }, true));
     assert_true(refused([](GroupedArguments *a) { a->rows = 240; }, true));

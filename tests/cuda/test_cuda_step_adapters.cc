@@ -118,9 +118,19 @@ Tensor made_up(Random &random, Adapter *adapter, int64_t rows, int64_t columns, 
 // Experts' products add adapters themselves if none has more than 64 ranks, of gate and up together.
 enum class Ranks : size_t { low = 5, any = 6 };
 
+std::vector<const Tensor *> downs_of_experts(const Model &model) {
+    std::vector<const Tensor *> all;
+    for (const Layer &layer : model.layers) {
+        if (layer.experts() == nullptr) continue;
+        for (const FeedForward &f : layer.experts()->each) all.push_back(&f.down.values);
+    }
+    return all;
+}
+
 // Of some of the matrices, those that the backend has adapters for. *refused: how many it has not.
 std::shared_ptr<Adapter> made_up(Random &random, const Model &model, const Backend &backend,
-                                 size_t one_of, int64_t *refused, Ranks which = Ranks::any) {
+                                 size_t one_of, int64_t *refused, Ranks which = Ranks::any,
+                                 bool downs_alone = false) {
     auto adapter = std::make_shared<Adapter>();
     constexpr int64_t ranks[] = {1, 4, 8, 16, 24, 64};
     const auto of = [&](int64_t rows, int64_t columns, float deviation) {
@@ -131,8 +141,9 @@ std::shared_ptr<Adapter> made_up(Random &random, const Model &model, const Backe
         change.scale = 0.5F + static_cast<float>(random() % 4);
         return change;
     };
-    if (random() % one_of == 0) adapter->embedding = of(model.hidden, model.embedding.rows, 0.5F);
-    for (const Tensor *matrix : matrices(model)) {
+    if (!downs_alone && random() % one_of == 0)
+        adapter->embedding = of(model.hidden, model.embedding.rows, 0.5F);
+    for (const Tensor *matrix : downs_alone ? downs_of_experts(model) : matrices(model)) {
         if (random() % one_of != 0) continue;
         const auto wide = static_cast<float>(matrix->columns);
         const LowRank change = of(matrix->rows, matrix->columns, 1 / std::sqrt(wide));
@@ -267,15 +278,22 @@ double mean_difference(const std::vector<float> &a, const std::vector<float> &b)
 }
 
 // What rounding changes is little beside what adapters do, also where weights are in fp8 or in four bits.
-bool is_near(const Golden &golden, const char *quantize, uint64_t seed, Ranks ranks = Ranks::any) {
+// all: none of the matrices may be refused.
+struct Narrow {
+    const char *quantize = "none", *type = "bf16";
+    Ranks ranks = Ranks::any;
+    bool downs_alone = false, all = false;
+};
+bool is_near(const Golden &golden, const Narrow &way, uint64_t seed) {
     const auto model = load_of(golden);
     if (!model->head) return true;
     const auto wide = make_cuda(*model, "f32");
-    const auto narrow = make_cuda(*model, "bf16", true, false, quantize);
+    const auto narrow = make_cuda(*model, way.type, true, false, way.quantize);
     Random random(seed);
     int64_t refused = 0;
     for (int32_t slot = 0; slot < 2; ++slot) {
-        const auto adapter = made_up(random, *model, *narrow, 1, &refused, ranks);
+        const auto adapter =
+            made_up(random, *model, *narrow, 1, &refused, way.ranks, way.downs_alone);
         load(wide.get(), slot, adapter);
         load(narrow.get(), slot, adapter);
     }
@@ -288,10 +306,11 @@ bool is_near(const Golden &golden, const char *quantize, uint64_t seed, Ranks ra
     const double error = mean_difference(run(narrow.get(), with), wanted);
     const double of_base = mean_difference(run(narrow.get(), without), plain);
     // Where weights are rounded too, other experts may be chosen.
-    const double share = std::string(quantize) == "none" ? 0.2 : 0.4;
-    if (error < share * effect + 2 * of_base) return true;
-    std::printf("%s, %s: off by %g, without adapters by %g; they change %g; %lld refused\n",
-                golden.directory.c_str(), quantize, error, of_base, effect,
+    const double share = std::string(way.quantize) == "none" ? 0.2 : 0.4;
+    const bool none_refused = refused == 0 || !way.all;
+    if (none_refused && error < share * effect + 2 * of_base) return true;
+    std::printf("%s, %s, %s: off by %g, without adapters by %g; they change %g; %lld refused\n",
+                golden.directory.c_str(), way.type, way.quantize, error, of_base, effect,
                 static_cast<long long>(refused));
     return false;
 }
@@ -353,14 +372,37 @@ void results_in_16_bits_are_those_in_32(void **) {
     int64_t wrong = 0;
     for (const Golden &golden : golden_on_cuda()) {
         for (const char *quantize : {"none", "stored"}) {
-            wrong += is_near(golden, quantize, ++seed) ? 0 : 1;
+            wrong += is_near(golden, {quantize}, ++seed) ? 0 : 1;
         }
         const auto is_of = [&](const char *name) {
             return golden.directory.find(name) != std::string::npos;
         };
         if (!is_of("moe") && !is_of("gpt_oss_bf16") && !is_of("llama4_text")) continue;
         for (const char *quantize : {"none", "stored", "fp8"}) {
-            wrong += is_near(golden, quantize, ++seed, Ranks::low) ? 0 : 1;
+            wrong += is_near(golden, {quantize, "bf16", Ranks::low}, ++seed) ? 0 : 1;
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
+bool on_hopper() {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, 0));
+    return properties.major == 9;
+}
+
+// With scales of rows and of blocks: all of their matrices, and the last ones alone, whose input is in e4m3 then.
+void experts_in_fp8_are_changed(void **) {
+    if (!on_hopper()) skip();
+    uint64_t seed = seed_of_run();
+    int64_t wrong = 0;
+    for (const char *name : {"golden/qwen3_moe_channel_fp8", "golden/qwen3_moe_wide_block_fp8"}) {
+        const Golden golden = read_golden(name);
+        for (const Narrow &way : {Narrow{"stored", "bf16", Ranks::low, false, true},
+                                  Narrow{"stored", "bf16", Ranks::any, true, true},
+                                  Narrow{"stored", "f16", Ranks::any, true, true},
+                                  Narrow{"stored", "f16", Ranks::any, false, false}}) {
+            wrong += is_near(golden, way, ++seed) ? 0 : 1;
         }
     }
     assert_int_equal(wrong, 0);
@@ -455,18 +497,16 @@ void merged_layers_come_and_go(void **) {
 }
 
 // In reproducible steps.
-void bits_are_a_rows_own(const char *name) {
+void bits_are_a_rows_own(const char *name, const char *quantize = "none") {
     const Golden golden = read_golden(name);
     const auto model = load_of(golden);
-    const auto backend = make_cuda(*model, "bf16", true, true);
+    const auto backend = make_cuda(*model, "bf16", true, true, quantize);
     Random random(seed_of_run());
     int64_t refused = 0;
     for (int32_t slot = 0; slot < 3; ++slot) {
         load(backend.get(), slot, made_up(random, *model, *backend, 1, &refused));
     }
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, 0));
-    if (properties.major == 9) assert_int_equal(refused, 0);
+    if (on_hopper()) assert_int_equal(refused, 0);
     for (const std::vector<int32_t> &adapters :
          {std::vector<int32_t>{0, 0, 0, 0, 0, 0}, {0, -1, 1, 2}, {0, 2}, {-1, 0, 1}}) {
         const std::vector<float> one = Step(5, *model, {adapters[0]}, true).run(backend.get());
@@ -479,15 +519,16 @@ void bits_are_a_rows_own(const char *name) {
 void a_rows_bits_do_not_depend_on_others_adapters(void **) {
     bits_are_a_rows_own("golden/llama_bias_f32");
     bits_are_a_rows_own("golden/qwen2_moe_bf16");
+    if (!on_hopper()) return;
+    bits_are_a_rows_own("golden/qwen3_moe_channel_fp8", "stored");
+    bits_are_a_rows_own("golden/qwen3_moe_wide_block_fp8", "stored");
 }
 
-// What a row's bits would depend on, if some of them were added otherwise.
-void reproducible_ranks_of_experts_are_limited(void **) {
-    const Golden golden = read_golden("golden/qwen2_moe_bf16");
+// Where the product has to add them, of gate and up together. may: it can.
+void check_limit(const char *name, const char *type, bool reproducible, bool may) {
+    const Golden golden = read_golden(name);
     const auto model = load_of(golden);
-    const auto backend = make_cuda(*model, "bf16", true, true);
-    cudaDeviceProp properties{};
-    check(cudaGetDeviceProperties(&properties, 0));
+    const auto backend = make_cuda(*model, type, true, reproducible, "stored");
     const Layer &layer = model->layers.back();
     const FeedForward &expert = layer.experts()->each[1];
     Random random(seed_of_run());
@@ -503,12 +544,20 @@ void reproducible_ranks_of_experts_are_limited(void **) {
         return backend->adapter_bytes(adapter).status();
     };
     assert_int_equal(with(40, 25).code(), BATCHLLM_ERROR_UNSUPPORTED); // multiples of eight
-    if (properties.major == 9) {
+    if (may) {
         check(with(40, 24));
         assert_non_null(std::strstr(with(64, 1).message().c_str(), "their ranks are 72 together"));
     } else {
         assert_int_equal(with(8, 8).code(), BATCHLLM_ERROR_UNSUPPORTED);
     }
+}
+
+void ranks_of_experts_are_limited(void **) {
+    // What a row's bits would depend on, if some of them were added otherwise.
+    check_limit("golden/qwen2_moe_bf16", "bf16", true, on_hopper());
+    if (!on_hopper()) return;
+    check_limit("golden/qwen3_moe_wide_block_fp8", "bf16", false, true);
+    check_limit("golden/qwen3_moe_wide_block_fp8", "f16", false, false);
 }
 
 void what_is_not_loaded_is_refused(void **) {
@@ -530,10 +579,11 @@ int main() {
         cmocka_unit_test(results_are_the_cpus),
         cmocka_unit_test(many_adapters_have_few_rows_each),
         cmocka_unit_test(results_in_16_bits_are_those_in_32),
+        cmocka_unit_test(experts_in_fp8_are_changed),
         cmocka_unit_test(graphs_and_slots_change_no_bit),
         cmocka_unit_test(merged_layers_come_and_go),
         cmocka_unit_test(a_rows_bits_do_not_depend_on_others_adapters),
-        cmocka_unit_test(reproducible_ranks_of_experts_are_limited),
+        cmocka_unit_test(ranks_of_experts_are_limited),
         cmocka_unit_test(what_is_not_loaded_is_refused),
     };
     return cmocka_run_group_tests_name("cuda_step_adapters", tests, nullptr, nullptr);

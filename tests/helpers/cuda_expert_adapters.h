@@ -3,8 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "experts/adapted.h"
@@ -13,8 +15,8 @@
 
 namespace batchllm::cuda {
 
-inline constexpr int32_t kFirst = 3,
-                         kEach = 2; // where an adapter's entries of experts begin; an expert's
+// Where an adapter's entries of experts begin; an expert's.
+inline constexpr int32_t kFirstOfExperts = 3, kOfExpert = 2;
 
 // An adapter's change of one expert's product.
 struct Change {
@@ -119,11 +121,12 @@ struct Loaded {
         int64_t at = 0;
         for (const auto &changes : adapted.of) {
             begins.push_back(all.size());
-            const size_t count = kFirst + changes.size() * kEach;
+            const size_t count = kFirstOfExperts + changes.size() * kOfExpert;
             all.resize(all.size() + count);
             all[begins.back()].entries = static_cast<int32_t>(count);
             for (size_t e = 0; e < changes.size(); ++e) {
-                AdapterEntry &entry = all[begins.back() + kFirst + e * kEach + size_t(place)];
+                AdapterEntry &entry =
+                    all[begins.back() + kFirstOfExperts + e * kOfExpert + size_t(place)];
                 entry.b = static_cast<const std::byte *>(b.data()) + 2 * at;
                 int64_t units = 0;
                 for (int part = 0; part < 2; ++part) {
@@ -169,13 +172,13 @@ class ListedAdapters {
         const DeviceMemory entries = upload(of_tokens), tokens = upload(token_of);
         check(launch_adapted_turns({lists_.tiles.as<ExpertTile>(), lists_.count.as<int32_t>(),
                                     tokens.as<int32_t>(), entries.as<const AdapterEntry *>(),
-                                    kFirst, kEach, false, short_tiles_.as<AdapterTile>(),
-                                    count_.as<int32_t>(), in_tiles_.as<uint8_t>(),
-                                    tile_adapters_.as<TileAdapters>()},
+                                    kFirstOfExperts, kOfExpert, false,
+                                    short_tiles_.as<AdapterTile>(), count_.as<int32_t>(),
+                                    in_tiles_.as<uint8_t>(), tile_adapters_.as<TileAdapters>()},
                                    sms, nullptr));
         check(cudaDeviceSynchronize()); // before the lists go
-        return {tile_adapters_.as<TileAdapters>(), kFirst + place_, t_.data(), adapted_.t_stride,
-                adapted_.most_of_part};
+        return {tile_adapters_.as<TileAdapters>(), kFirstOfExperts + place_, t_.data(),
+                adapted_.t_stride, adapted_.most_of_part};
     }
 
   private:
@@ -186,5 +189,26 @@ class ListedAdapters {
     Array t_;
     DeviceMemory short_tiles_, in_tiles_, tile_adapters_, count_;
 };
+
+// A turn's bits are its own: what its tile's other turns have does not matter. run: the products with these adapters; got: with
+// all of them.
+template <typename Run> void require_own_bits(Random &random, const Adapted &adapted,
+                                              const ListedAdapters &listed, int32_t sms,
+                                              const std::vector<float> &got, const Run &run,
+                                              const std::string &what) {
+    const size_t turns = adapted.of_turn.size(), width = got.size() / turns;
+    const auto require_same = [&](const std::vector<float> &other, auto concerned) {
+        for (size_t turn = 0; turn < turns; ++turn) {
+            if (!concerned(adapted.of_turn[turn])) continue;
+            if (std::memcmp(&got[turn * width], &other[turn * width], 4 * width) != 0) {
+                fail_msg("%s: other bits of turn %zu in other company", what.c_str(), turn);
+            }
+        }
+    };
+    const auto chosen = static_cast<int32_t>(draw(random, 0, int64_t(adapted.of.size()) - 1));
+    require_same(run(listed.list({}, sms)), [](int32_t) { return true; });
+    require_same(run(listed.list(chosen, sms)), [&](int32_t own) { return own == chosen; });
+    require_same(run({}), [&](int32_t own) { return own < 0 || adapted.of[size_t(own)].empty(); });
+}
 
 } // namespace batchllm::cuda
