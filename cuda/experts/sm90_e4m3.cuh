@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     const typename Of::Queue queue(a);
     if (threadIdx.x >= kConsumers) {
-        registers_fewer<Adapted ? 40 : Of::kFeeders>();
+        registers_fewer<Of::kFeeders>();
         using Scales = StageScales<Of::kBlocks, (Gated && Of::kWholeTurns)>;
         if constexpr (Adapted) {
             feed<1>(a, queue, place, typename Of::FeedW(a), Scales(a, base),
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             feed<1>(a, queue, place, typename Of::FeedW(a), Scales(a, base));
         }
     } else {
-        registers_more<Adapted ? 232 : Of::kRegisters>();
+        registers_more<Of::kRegisters>();
         compute<Of, Gated, Kind, Adapted>(a, queue, place, shared);
     }
 }
