@@ -1465,7 +1465,9 @@ typedef struct batchllm_journal_options {
     const char *const *part_names;  /* [part_count] everything else that changes results, such as
                                         "temperature"; all different. UTF-8, zero-terminated, as are
                                         part_values */
-    const char *const *part_values; /* [part_count] shown in the error if they differ */
+    const char *const *part_values; /* [part_count] shown in the error if they differ. A part
+                                        "adapter NAME" may be new, or have been "none" before: no row
+                                        with a result can have had that adapter */
     int64_t part_count;
     const char *earlier_state; /* without output_path: the state that an earlier run kept;
                                   NULL (default): none */

@@ -44,6 +44,23 @@ struct FreeState {
     void operator()(XXH3_state_t *state) const { XXH3_freeState(state); }
 };
 
+// Of an adapter's files; "none": one cannot be read, so that rows that name it fail.
+Result<std::string> hash_samples(const std::string &directory) {
+    const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
+    if (state == nullptr) return Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
+    XXH3_64bits_reset(state.get());
+    for (const char *file : {config_name, weights_name}) {
+        const Status added = add_samples(directory + file, state.get());
+        if (added.ok()) continue;
+        return is_readable_file(directory + file) ? Result<std::string>(added)
+                                                  : Result<std::string>(std::string("none"));
+    }
+    char digits[32];
+    std::snprintf(digits, sizeof digits, "samples %016llx",
+                  static_cast<unsigned long long>(XXH3_64bits_digest(state.get())));
+    return std::string(digits);
+}
+
 Result<std::vector<std::string>> adapters_in(const std::string &path) {
     auto listed = names_in(path);
     if (!listed.ok()) return std::move(listed).status().within("--adapters");
@@ -63,6 +80,13 @@ Result<std::vector<std::string>> adapters_in(const std::string &path) {
 }
 
 } // namespace
+
+std::vector<std::string> AdapterOptions::directories() const {
+    std::vector<std::string> all;
+    for (const auto &[name, path] : named) all.push_back(path);
+    if (!directory.empty()) all.push_back(directory);
+    return all;
+}
 
 Result<AdapterCache> AdapterCache::open(const AdapterOptions &options, batchllm_engine *engine) {
     AdapterCache cache(engine);
@@ -196,24 +220,13 @@ identify_adapters(const AdapterOptions &options) {
     }
     if (options.directory.empty()) return parts;
     ASSIGN_OR_RETURN(const std::vector<std::string> names, adapters_in(options.directory));
-    const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
-    if (state == nullptr) return Status(BATCHLLM_ERROR_OUT_OF_MEMORY, "out of memory");
-    XXH3_64bits_reset(state.get());
     for (const std::string &name : names) {
-        XXH3_64bits_update(state.get(), name.c_str(), name.size() + 1);
-        const std::string path = options.directory + "/" + name;
-        for (const char *file : {config_name, weights_name}) {
-            const Status added = add_samples(path + file, state.get());
-            if (added.ok()) continue;
-            // Rows that name one that cannot be read get an error, and the others none.
-            if (is_readable_file(path + file)) return added;
-            XXH3_64bits_update(state.get(), "none", 4);
-        }
+        const bool is_named = std::any_of(options.named.begin(), options.named.end(),
+                                          [&](const auto &named) { return named.first == name; });
+        if (is_named || !is_utf8(name)) continue; // which rows cannot name
+        ASSIGN_OR_RETURN(std::string samples, hash_samples(options.directory + "/" + name));
+        parts.emplace_back("adapter " + name, std::move(samples));
     }
-    char digits[64];
-    std::snprintf(digits, sizeof digits, "%zu, hash %016llx", names.size(),
-                  static_cast<unsigned long long>(XXH3_64bits_digest(state.get())));
-    parts.emplace_back("adapters", digits);
     return parts;
 }
 

@@ -17,6 +17,8 @@ struct AdapterOptions {
     std::vector<std::pair<std::string, std::string>> named; // name, directory
     std::string directory; // each of its directories is an adapter; empty: none
     std::string used;      // by rows that name none; empty: none
+
+    std::vector<std::string> directories() const; // all that are named
 };
 
 struct NamedAdapter {

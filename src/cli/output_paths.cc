@@ -55,7 +55,7 @@ Status check_directory(const NamedPath &output) {
                  std::strerror(errno));
 }
 
-// Whether models have files with such names; other files in the directory may be the user's own.
+// Whether models and adapters have files with such names; other files in the directory may be the user's own.
 bool names_model_file(std::string_view name) {
     constexpr std::string_view suffixes[] = {
         ".safetensors",   ".jinja",        ".bin",      ".model",      "config.json",
@@ -65,7 +65,7 @@ bool names_model_file(std::string_view name) {
                        [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-// Whether `path` is a model's file in `directory` or at most this many levels below it. Does not
+// Whether `path` is such a file in `directory` or at most this many levels below it. Does not
 // use <filesystem>, whose iterators terminate the process if memory runs out.
 Result<bool> has_model_file(const std::string &directory, const std::string &path, int levels) {
     const std::unique_ptr<DIR, int (*)(DIR *)> entries(::opendir(directory.c_str()), ::closedir);
@@ -126,7 +126,12 @@ Result<std::string> replaced_by(const NamedPath &output, const KeptPaths &kept,
         if (same) return std::string("is where --output keeps ") + what;
     }
     ASSIGN_OR_RETURN(const bool model, is_model_file(path, kept.model));
-    return std::string(model ? "is a file of the model" : "");
+    if (model) return std::string("is a file of the model");
+    for (const std::string &directory : kept.adapters) {
+        ASSIGN_OR_RETURN(const bool adapter, has_model_file(directory, path, 1));
+        if (adapter) return "is a file of an adapter in " + directory;
+    }
+    return std::string();
 }
 
 } // namespace

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -18,6 +19,7 @@ struct NamedPath {
 struct KeptPaths {
     std::string input;
     std::string model;                  // directory or file; empty: none
+    std::vector<std::string> adapters;  // directories that are adapters or hold some
     std::span<const NamedPath> options; // files that other options name
     std::string state, pictures; // of --output; empty: none. It is fine if they cannot be created
 };

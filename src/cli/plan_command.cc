@@ -148,8 +148,9 @@ Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool>
         {"--output", options.output}, {"--stats", options.stats}, {"--report", options.report}};
     std::vector<NamedPath> read = options.in.files;
     read.push_back({"--previous", options.previous == options.output ? "" : options.previous});
-    RETURN_IF_ERROR(
-        check_output_paths({options.in.input, options.in.model, read, "", ""}, outputs));
+    RETURN_IF_ERROR(check_output_paths(
+        {options.in.input, options.in.model, options.in.adapters.directories(), read, "", ""},
+        outputs));
     ASSIGN_OR_RETURN(const double common_prefix_cost,
                      check_prediction(options.in, options.engine, options.prediction));
     ASSIGN_OR_RETURN(const TokenizerHandle tokenizer, open_tokenizer(options));

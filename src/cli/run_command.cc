@@ -179,10 +179,10 @@ int run_command(const RunOptions &options, const std::atomic<bool> &interrupted)
     std::vector<NamedPath> read = options.in.files;
     read.push_back({"--plan", options.save_plan == options.plan ? "" : options.plan});
     const bool to_file = options.output != "-";
-    const Status paths = check_output_paths({options.in.input, options.in.model, read,
-                                             to_file ? options.output + ".state" : "",
-                                             to_file ? options.output + ".pictures" : ""},
-                                            outputs);
+    const Status paths = check_output_paths(
+        {options.in.input, options.in.model, options.in.adapters.directories(), read,
+         to_file ? options.output + ".state" : "", to_file ? options.output + ".pictures" : ""},
+        outputs);
     if (!paths.ok()) return report(paths.message());
     const bool resumable = input->regular() && options.in.input != "-" && options.output != "-";
     Result<OutputFile> output = open_output(options, resumable);

@@ -25,7 +25,7 @@ struct JobIdentity {
     std::string to_json() const; // one line, without a line end. Parts are UTF-8
     static Result<JobIdentity> from_json(const std::string &path, std::string_view json);
 
-    // "model weights (was .., now ..), .."; empty: the same job.
+    // "model weights (was .., now ..), .."; empty: the same job. "adapter NAME" may be new, or have been "none".
     std::string differences(const JobIdentity &earlier) const;
 };
 

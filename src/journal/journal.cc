@@ -179,7 +179,14 @@ Status Journal::resume() {
     JobIdentity earlier;
     ASSIGN_OR_RETURN(StateFile state, StateFile::open(state_path_, &earlier));
     RETURN_IF_ERROR(compare_with(earlier));
-    state_.emplace(std::move(state));
+    if (identity_.parts != earlier.parts) { // adapters have come, which must not change from now on
+        ASSIGN_OR_RETURN(const int64_t records, state.count());
+        ASSIGN_OR_RETURN(const std::string read, state.read(0, records));
+        ASSIGN_OR_RETURN(StateFile renewed, StateFile::create(state_path_, identity_, read));
+        state_.emplace(std::move(renewed));
+    } else {
+        state_.emplace(std::move(state));
+    }
     ASSIGN_OR_RETURN(complete_, read_if_complete());
     if (!complete_) {
         RETURN_IF_ERROR(match_entries());

@@ -225,7 +225,48 @@ class Adapters(ProgramTest):
             shutil.copytree(ADAPTERS / NAMES[2], self.path("adapters") / "a")
             done = self.run_program(*run, "--resume")
             self.assertEqual(done.returncode, 1)
-            self.assertIn(b"adapter", done.stderr)
+            self.assertIn(b"adapter a (was ", done.stderr)
+
+    def test_adapters_may_come_before_a_job_is_resumed(self):
+        folder = self.path("adapters")
+        shutil.copytree(ADAPTERS / NAMES[0], folder / "a")
+        os.mkdir(folder / "b")
+        shutil.copy(ADAPTERS / NAMES[1] / "adapter_config.json", folder / "b")  # and no weights
+        rows = [{"id": name, "adapter": name, **prompt(i)} for i, name in enumerate("abc")]
+        run = ["run", *CPU, "--input", self.write(rows), "--output", self.output, "--adapters", folder, "--progress", "none"]
+        done = self.run_program(*run)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        shutil.copy(ADAPTERS / NAMES[1] / "adapter_model.safetensors", folder / "b")
+        shutil.copytree(ADAPTERS / NAMES[2], folder / "c")
+        shutil.copytree(ADAPTERS / NAMES[2], folder / "unused")
+        self.run_ok(*run, "--resume", "--retry-failed")
+        said = {row["id"]: row["tokens"] for row in self.read_output()}
+        for i, name in enumerate("abc"):
+            self.assert_said(NAMES[i], i, said[name])
+        # From now on they are the job's too.
+        self.run_ok(*run, "--resume")
+        (folder / "unused" / "adapter_config.json").write_text("{}")
+        done = self.run_program(*run, "--resume")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"adapter unused (was samples ", done.stderr)
+        shutil.rmtree(folder / "unused")
+        self.assertIn(b"now unset", self.run_program(*run, "--resume").stderr)
+
+    def test_no_output_replaces_an_adapter(self):
+        folder = self.path("adapters")
+        shutil.copytree(ADAPTERS / NAMES[0], folder / "a")
+        weights, config = folder / "a" / "adapter_model.safetensors", folder / "a" / "adapter_config.json"
+        before = weights.read_bytes(), config.read_bytes()
+        source = self.write([{"id": 0, "adapter": "a", **prompt(0)}])
+        self.path("link").symlink_to(weights)
+        for given in (["--adapters", folder], ["--adapter", f"a={folder / 'a'}"]):
+            for outputs in (["-o", weights], ["-o", self.path("link")], ["-o", self.output, "--stats", config]):
+                done = self.run_program("run", *CPU, "-i", source, *given, "--force", *outputs)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(b"is a file of an adapter in ", done.stderr)
+            done = self.run_program("plan", "--model", GOLDEN / BASE, "-i", source, *given, "-o", weights)
+            self.assertIn(b"is a file of an adapter in ", done.stderr)
+        self.assertEqual((weights.read_bytes(), config.read_bytes()), before)
 
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ def adapters_column(paths: Sequence[Optional[Directory]]) -> native.batchllm_par
 
 
 def _samples(path: str) -> str:
-    """Identifies an adapter by its configuration's and its weights' sizes, and a hash of parts of them."""
+    """Identifies an adapter by its configuration's and its weights' sizes, and a hash of parts of them; "none": it cannot be read."""
     digest = hashlib.sha256()
     for name in (_CONFIG, _WEIGHTS):
         try:
@@ -207,5 +207,5 @@ def _samples(path: str) -> str:
                     file.seek(max(0, size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
                     digest.update(file.read(_SAMPLE_BYTES))
         except OSError:
-            digest.update(b"none")  # rows that name it get an error
+            return "none"  # rows that name it get an error
     return digest.hexdigest()[:16]

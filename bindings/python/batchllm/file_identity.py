@@ -64,7 +64,9 @@ def identity_of(
         found["content of the adapter"] = engine._adapters.identity(engine._enter(), wanted.params.adapter)
     if adapter_column is not None:
         found["adapter_column"] = adapter_column
-        found["contents of the adapters"] = engine._adapters.identities(engine._enter())
+        for name, content in engine._adapters.identities(engine._enter()).items():
+            if name.encode(errors="replace").decode() == name:  # else no row can name it
+                found[f"adapter {name}"] = content
     if is_remote(source):
         found["input"] = _hash(source, options)
     default = SamplingParams()

@@ -119,7 +119,7 @@ class Adapters(unittest.TestCase):
                     wanted = {"one": "one", None: "two", "": None, "two": "two"}[names[i // 2]]
                     self.assertEqual((row["error"], row["text"]), (None, texts[wanted][i % 2]), i)
             self.engine.load_adapter("one", GOLDEN / "adapters" / NAMES[1])
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
+            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "adapter one"):
                 batchllm.run_files(self.engine, source, target, resume=True, **given)
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "adapter_column: .* has no column 'whom'"):
                 batchllm.run_files(self.engine, source, target, force=True, adapter_column="whom")
@@ -157,10 +157,21 @@ class Adapters(unittest.TestCase):
             self.assertRegex(found[2]["error"], "^ROW_ADAPTER: .*foreign")
             self.assertRegex(found[3]["error"], "^ROW_ADAPTER: there is no adapter '../adapters/a'")
             self.assertEqual(json.loads(pathlib.Path(given["stats"]).read_text())["adapters"]["used"], 2)
-            weights = pathlib.Path(folder, "adapters", "unused", "adapter_model.safetensors")
-            weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-            with self.assertRaisesRegex(batchllm.InvalidArgumentError, "contents of the adapters"):
-                batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
+            # One that comes and one whose weights come can have had no result; all others must stay as they are.
+            shutil.copytree(GOLDEN / "adapters" / NAMES[1], f"{folder}/adapters/later")
+            os.remove(f"{folder}/adapters/pipe/adapter_model.safetensors")
+            shutil.copy(f"{folder}/adapters/a/adapter_model.safetensors", f"{folder}/adapters/pipe")
+            batchllm.run_files(GOLDEN / BASE, source, target, resume=True, retry_failed=True, **given)
+            found = pyarrow.parquet.read_table(target).to_pylist()
+            self.assertEqual([row["error"] is None for row in found], [True, True, False, False, False, True, True])
+            self.assertEqual(found[6]["text"], found[0]["text"])
+            for name in ("unused", "later"):
+                weights = pathlib.Path(folder, "adapters", name, "adapter_model.safetensors")
+                was = weights.read_bytes()
+                weights.write_bytes(was[:-1] + b"!")
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, f"adapter {name} "):
+                    batchllm.run_files(GOLDEN / BASE, source, target, resume=True, **given)
+                weights.write_bytes(was)
 
     def test_an_adapter_in_place_of_a_listed_one_is_identified_by_its_content(self):
         with tempfile.TemporaryDirectory() as folder:
