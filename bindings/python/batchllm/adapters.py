@@ -28,10 +28,12 @@ class Adapters:
         self._threads = min(threads or _cores(), _MOST_THREADS)
         self._loaded: dict[str, native.batchllm_adapter] = {}
         self._listed: dict[str, str] = {}  # by name: loaded when a row first names one
+        self._directories: dict[str, None] = {}  # of all that were ever given, in order
 
     def open(self, engine: Optional[native.batchllm_engine], given: Union[Mapping[str, Directory], Directory, None]) -> None:
         """Loads adapters by name, or lists a directory of them."""
         paths = adapters_by_name(given)
+        self._directories.update(dict.fromkeys(directories_of(given)))
         if isinstance(given, (str, os.PathLike)):
             self._listed = paths
             return
@@ -47,6 +49,7 @@ class Adapters:
 
     def load(self, engine: Optional[native.batchllm_engine], name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
+        self._directories[os.fspath(path)] = None
 
     def add(self, engine: native.batchllm_engine, name: str, path: Directory) -> None:
         """Loads an adapter, in place of one of that name."""
@@ -68,6 +71,10 @@ class Adapters:
 
     def names(self) -> list[str]:
         return list({**self._loaded, **self._listed})
+
+    def directories(self) -> list[str]:
+        """Directories of adapters, and of directories of these: those that rows may still read."""
+        return list(self._directories)
 
     def identity(self, engine: native.batchllm_engine, name: str) -> str:
         """Identifies the content of an adapter."""
@@ -154,6 +161,13 @@ def adapters_by_name(given: Union[Mapping[str, Directory], Directory, None]) -> 
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(f"adapters: {type(given).__name__}: a directory of adapters, or a dict of names and directories, is expected")
     return {name: os.fspath(path) for name, path in (given or {}).items()}
+
+
+def directories_of(given: Union[Mapping[str, Directory], Directory, None]) -> list[str]:
+    """Directories of adapters, or of directories of these."""
+    if isinstance(given, (str, os.PathLike)):
+        return [os.fspath(given)]
+    return [os.fspath(path) for path in given.values()] if isinstance(given, Mapping) else []
 
 
 def _may_be_adapter(directory: pathlib.Path) -> bool:

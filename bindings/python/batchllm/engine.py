@@ -18,7 +18,7 @@ from operator import index
 from typing import Any, AsyncIterator, Iterable, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from . import native
-from .adapters import Adapters, Directory
+from .adapters import Adapters, Directory, directories_of
 from .calls import Call, Calls, TAGS_OF_A_CALL
 from .columns import Column, Rows, Sparse, Texts, columns, conversations_with
 from .constraints import Constraints
@@ -30,6 +30,7 @@ from .figures import EngineInfo, EngineStats
 from .logs import Log
 from .mistakes import mistake_of
 from .options import hinted
+from .output_paths import check_outputs
 from .params import Params, SamplingParams, asked_columns, params_column
 from .parsed import parser_of
 from .pictures import Images, folder_list, images_list, images_of, open_pictures, picture_column, picture_counts
@@ -137,6 +138,8 @@ class Engine:
         )
         self.model_dir: Optional[str] = None if model is None else os.fspath(model)
         self.seed = seed
+        self._timeline: Optional[str] = None if timeline is None else os.fspath(timeline)
+        check_outputs({"timeline": timeline}, {}, model, directories_of(adapters))
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
         self._constraints = Constraints()
