@@ -317,6 +317,7 @@ def _run(given: argparse.Namespace) -> int:
         image_folders=folders,
         seed=given.engine_seed,
     ) as engine:
+        engine._adapters.options = "--adapter, --adapters"
         for name, path in given.adapter:
             engine.load_adapter(name, path)
         report = run_files(

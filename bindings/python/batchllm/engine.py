@@ -139,7 +139,8 @@ class Engine:
         self.model_dir: Optional[str] = None if model is None else os.fspath(model)
         self.seed = seed
         self._timeline: Optional[str] = None if timeline is None else os.fspath(timeline)
-        check_outputs({"timeline": timeline}, {}, model, directories_of(adapters))
+        if timeline is not None:
+            check_outputs({"timeline": timeline}, {}, model, directories_of(adapters))
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
         self._constraints = Constraints()
@@ -177,7 +178,8 @@ class Engine:
 
         rows: a list of str, of lists of token ids, of {"prompt": ..} or of conversations; a pandas or Polars column; an
         Arrow array; or a table with one column: docs/python.md. The result of a null row is an error.
-        params: one `SamplingParams` for all rows, or a list with one for each row.
+        params: one `SamplingParams` for all rows, or a list with one for each row. An adapter that is unknown or cannot be
+        loaded raises, with the number of the first such row, before any row is added.
         on_error: "return": a row that fails gives a result with `error`; "raise": `RowError` is raised after the last row.
         progress: True shows a bar if tqdm is installed and stderr is a terminal or a notebook's, and else prints a line
         on stderr every ten seconds; a function is called now and then with a `Progress`.
@@ -673,8 +675,8 @@ class Engine:
 
     def load_adapter(self, name: str, path: Directory) -> None:
         """Rows added from now on may name this adapter: a directory as PEFT writes it, with adapter_config.json and
-        adapter_model.safetensors. It must stay as it is until the rows that name it have finished. A name that is used
-        again means the new adapter."""
+        adapter_model.safetensors. It must stay as it is until the rows that name it have finished. If there is an adapter
+        of this name (see `adapters`), the new one takes its place without a warning; rows added before keep the old one."""
         with self._lock:
             self._adapters.add(self._enter(), name, path)
 
@@ -833,6 +835,9 @@ class Engine:
         per_row = params is not None and not ready and not isinstance(params, SamplingParams)
         if per_row and (isinstance(params, (dict, str)) or not hasattr(params, "__getitem__")):
             raise TypeError(f"params is one {type(params).__name__}: SamplingParams, or a list of them, are expected")
+        if per_row:
+            with self._lock:
+                self._adapters.check(self._enter(), params)  # type: ignore[arg-type]
         shared: Optional[native.batchllm_params_column]
         shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[assignment,arg-type]
         if not per_row:

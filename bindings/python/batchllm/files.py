@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
-from .adapters import Directory, directories_of
+from .adapters import Directory, adapter_name, directories_of
 from .columns import columns as columns_of
 from .embeddings import Pooling
 from .engine import Engine, _Reported
@@ -162,7 +162,8 @@ def run_files(
         raise ValueError("engine_options: the engine has its options already")
     if adapters is not None and isinstance(engine, Engine):
         raise ValueError("adapters: the engine has its adapters already: Engine(adapters=..) or load_adapter")
-    if adapters and adapter_column is None and not (params and params.adapter):
+    own_adapter = None if params is None else adapter_name(params.adapter)
+    if adapters and adapter_column is None and own_adapter is None:
         raise ValueError("adapters: no row can name one: give adapter_column, or params with an adapter")
     if chunk_rows < 1:
         raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
