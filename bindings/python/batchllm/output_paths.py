@@ -51,7 +51,7 @@ def check_outputs(
     for name, paths in outputs.items():
         for path in _paths(paths):
             local = _local(path)
-            what = next((f"is {other}" for other, one in before if one == path or _same(local, _local(one))), None)
+            what = next((f"is {other}" for other, one in before if (one == path if local is None else _same(local, _local(one)))), None)
             if what is None and local is not None:
                 identity = _identity(local)
                 if identity is not None and model_files is None:  # not before: reading thousands of directories takes time

@@ -831,6 +831,7 @@ class Formats(Files):
         # Other files there are the user's own.
         for _ in range(2):
             run_files(model, source, "model/out.parquet", params=FEW, stats="model/stats.json", force=True)
+        run_files(model, source, "out.parquet", params=FEW, stats="/dev/null", report="/dev/null", engine_options={"timeline": "/dev/null"})
 
     def test_an_input_that_is_not_one_file_comes_with_what_to_do(self):
         table = pyarrow.table({"prompt": ["a", "b"]})
