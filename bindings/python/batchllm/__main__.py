@@ -13,10 +13,12 @@ from difflib import get_close_matches
 from typing import Any, NoReturn, Optional, Sequence
 
 from . import __version__
+from .adapters import directories_of
 from .engine import Engine
 from .errors import Error
 from .file_formats import is_remote
 from .files import run_files
+from .output_paths import check_outputs, files_of_output, files_of_plan
 from .plan import ENLARGE
 from .progress import Progress
 from .sampling_params import PARAMETERS, Parameter, SamplingParams
@@ -285,6 +287,14 @@ def _run(given: argparse.Namespace) -> int:
     options = _storage_options(given.storage_options)
     if (given.adapter or given.adapters) and not (given.adapter_column or given.use_adapter):
         raise ValueError("--adapter-column says which column names each row's adapter, or --use-adapter names one for all rows")
+    # run_files checks them too, but the engine opens the timeline before.
+    check_outputs(
+        {"the output": files_of_output(given.output, given.retry_failed), "--report": given.report, "--stats": given.stats, "--timeline": given.timeline},
+        {"the input": given.input, "the file of --plan": None if given.plan is None else files_of_plan(given.plan),
+         "the file of --template-file": given.template_file, "the file of --json-schema": given.json_schema, "the file of --grammar": given.grammar},
+        given.model,
+        [path for _, path in given.adapter] + directories_of(given.adapters),
+    )  # fmt: skip
     folders = given.images or ([] if given.image_column is None or is_remote(given.input) else [os.path.dirname(given.input) or "."])
     with Engine(
         given.model,
@@ -307,6 +317,7 @@ def _run(given: argparse.Namespace) -> int:
         image_folders=folders,
         seed=given.engine_seed,
     ) as engine:
+        engine._adapters.options = "--adapter, --adapters"
         for name, path in given.adapter:
             engine.load_adapter(name, path)
         report = run_files(

@@ -28,12 +28,16 @@ class Adapters:
         self._threads = min(threads or _cores(), _MOST_THREADS)
         self._loaded: dict[str, native.batchllm_adapter] = {}
         self._listed: dict[str, str] = {}  # by name: loaded when a row first names one
+        self._directories: dict[str, None] = {}  # of all that were ever given, in order
+        self._folder: Optional[str] = None  # whose directories are listed
+        self.options = ""  # of the command line that name adapters, for errors
 
     def open(self, engine: Optional[native.batchllm_engine], given: Union[Mapping[str, Directory], Directory, None]) -> None:
         """Loads adapters by name, or lists a directory of them."""
         paths = adapters_by_name(given)
+        self._directories.update(dict.fromkeys(directories_of(given)))
         if isinstance(given, (str, os.PathLike)):
-            self._listed = paths
+            self._listed, self._folder = paths, os.fspath(given)
             return
         for name, adapter in zip(paths, self._opened(engine, paths)):
             if adapter is None:
@@ -47,6 +51,7 @@ class Adapters:
 
     def load(self, engine: Optional[native.batchllm_engine], name: str, path: Directory) -> None:
         self._loaded[name] = native.batchllm_adapter_open(engine, name, os.fspath(path))
+        self._directories[os.fspath(path)] = None
 
     def add(self, engine: native.batchllm_engine, name: str, path: Directory) -> None:
         """Loads an adapter, in place of one of that name."""
@@ -68,6 +73,10 @@ class Adapters:
 
     def names(self) -> list[str]:
         return list({**self._loaded, **self._listed})
+
+    def directories(self) -> list[str]:
+        """Directories of adapters, and of directories of these: those that rows may still read."""
+        return list(self._directories)
 
     def identity(self, engine: native.batchllm_engine, name: str) -> str:
         """Identifies the content of an adapter."""
@@ -114,19 +123,34 @@ class Adapters:
                 pass
         return [attempt(name) for name in paths]
 
-    @staticmethod
-    def _unknown(name: str) -> InvalidArgumentError:
-        return InvalidArgumentError(
-            f"there is no adapter {name!r}: load it with Engine(adapters=..) or load_adapter",
-            native.BATCHLLM_ERROR_INVALID_ARGUMENT,
-        )
+    def _unknown(self, name: str) -> InvalidArgumentError:
+        text = f"there is no adapter {name!r}" + (f" in {self._folder}" if self._folder is not None else "")
+        if self._folder is not None and os.path.basename(name) == name and os.path.isdir(own := os.path.join(self._folder, name)):
+            there = os.path.exists(os.path.join(own, _CONFIG))
+            text += f": {own} " + ("came after the engine was made, or was removed from it" if there else f"has no {_CONFIG}")
+        elif self.options:
+            text += f" ({self.options})"
+        else:
+            text += ": load it with " + ("load_adapter" if self._folder is not None else "Engine(adapters=..) or load_adapter")
+        return InvalidArgumentError(text, native.BATCHLLM_ERROR_INVALID_ARGUMENT)
+
+    def check(self, engine: Optional[native.batchllm_engine], params: Sequence[SamplingParams]) -> None:
+        """Raises for the first row that cannot have its adapter, before any row is added."""
+        named = rows_of(list(params), lambda one: adapter_name(getattr(one, "adapter", None)))
+        self.load_listed(engine, named)
+        for name, rows in named.items():
+            try:
+                self.get(engine, name)
+            except Error as error:
+                error.args = (f"row {rows[0]}: {error}",)
+                raise
 
     def set(self, engine: Optional[native.batchllm_engine], column: Optional[native.batchllm_params_column], params: Params) -> None:
         """Puts the adapters of params (one for all rows, or one for each) into their column."""
         if params is None or column is None:
             return
         column.adapters = []
-        named = rows_of(params, lambda one: _name(one.adapter))
+        named = rows_of(params, lambda one: adapter_name(one.adapter))
         self.load_listed(engine, named)
         for name, rows in named.items():
             column.adapters.append(self.get(engine, name))
@@ -136,7 +160,8 @@ class Adapters:
         self, engine: native.batchllm_engine, column: Optional[native.batchllm_params_column], name: Optional[str]
     ) -> Optional[native.batchllm_params_column]:
         """The column with this adapter for all of its rows, or a new one."""
-        if not name:
+        name = adapter_name(name)
+        if name is None:
             return column
         column = native.batchllm_params_column_create(1) if column is None else column
         column.adapters = [self.get(engine, name)]
@@ -156,6 +181,13 @@ def adapters_by_name(given: Union[Mapping[str, Directory], Directory, None]) -> 
     return {name: os.fspath(path) for name, path in (given or {}).items()}
 
 
+def directories_of(given: Union[Mapping[str, Directory], Directory, None]) -> list[str]:
+    """Directories of adapters, or of directories of these."""
+    if isinstance(given, (str, os.PathLike)):
+        return [os.fspath(given)]
+    return [os.fspath(path) for path in given.values()] if isinstance(given, Mapping) else []
+
+
 def _may_be_adapter(directory: pathlib.Path) -> bool:
     """Whether it has an adapter's files, or cannot be looked into: then its rows have that error."""
     try:
@@ -170,10 +202,16 @@ def _readable(path: str) -> bool:
     return all(os.path.isfile(file) and os.access(file, os.R_OK) for file in files)
 
 
-def _name(given: object) -> Optional[str]:
+def adapter_name(given: object) -> Optional[str]:
     """None: the row has no adapter. In a column of pandas, a missing name is NaN or NA."""
-    missing = isinstance(given, float) and given != given or type(given).__name__ == "NAType"
-    return None if missing or not given else given  # type: ignore[return-value]
+    if given is None or isinstance(given, float) and given != given or type(given).__name__ == "NAType":
+        return None
+    if not isinstance(given, str):
+        raise TypeError(
+            f"adapter is one {type(given).__name__}: the name of one adapter is expected; for rows with different ones, generate takes a"
+            " list of SamplingParams, one for each row, and run_files an adapter_column"
+        )
+    return given or None
 
 
 def _cores() -> int:

@@ -18,7 +18,7 @@ from operator import index
 from typing import Any, AsyncIterator, Iterable, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from . import native
-from .adapters import Adapters, Directory
+from .adapters import Adapters, Directory, directories_of
 from .calls import Call, Calls, TAGS_OF_A_CALL
 from .columns import Column, Rows, Sparse, Texts, columns, conversations_with
 from .constraints import Constraints
@@ -30,6 +30,7 @@ from .figures import EngineInfo, EngineStats
 from .logs import Log
 from .mistakes import mistake_of
 from .options import hinted
+from .output_paths import check_outputs
 from .params import Params, SamplingParams, asked_columns, params_column
 from .parsed import parser_of
 from .pictures import Images, folder_list, images_list, images_of, open_pictures, picture_column, picture_counts
@@ -137,6 +138,9 @@ class Engine:
         )
         self.model_dir: Optional[str] = None if model is None else os.fspath(model)
         self.seed = seed
+        self._timeline: Optional[str] = None if timeline is None else os.fspath(timeline)
+        if timeline is not None:
+            check_outputs({"timeline": timeline}, {}, model, directories_of(adapters))
         self._log = Log(options, logger or logging.getLogger("batchllm"))
         self._lock = threading.RLock()
         self._constraints = Constraints()
@@ -174,7 +178,8 @@ class Engine:
 
         rows: a list of str, of lists of token ids, of {"prompt": ..} or of conversations; a pandas or Polars column; an
         Arrow array; or a table with one column: docs/python.md. The result of a null row is an error.
-        params: one `SamplingParams` for all rows, or a list with one for each row.
+        params: one `SamplingParams` for all rows, or a list with one for each row. An adapter that is unknown or cannot be
+        loaded raises, with the number of the first such row, before any row is added.
         on_error: "return": a row that fails gives a result with `error`; "raise": `RowError` is raised after the last row.
         progress: True shows a bar if tqdm is installed and stderr is a terminal or a notebook's, and else prints a line
         on stderr every ten seconds; a function is called now and then with a `Progress`.
@@ -670,8 +675,8 @@ class Engine:
 
     def load_adapter(self, name: str, path: Directory) -> None:
         """Rows added from now on may name this adapter: a directory as PEFT writes it, with adapter_config.json and
-        adapter_model.safetensors. It must stay as it is until the rows that name it have finished. A name that is used
-        again means the new adapter."""
+        adapter_model.safetensors. It must stay as it is until the rows that name it have finished. If there is an adapter
+        of this name (see `adapters`), the new one takes its place without a warning; rows added before keep the old one."""
         with self._lock:
             self._adapters.add(self._enter(), name, path)
 
@@ -830,6 +835,9 @@ class Engine:
         per_row = params is not None and not ready and not isinstance(params, SamplingParams)
         if per_row and (isinstance(params, (dict, str)) or not hasattr(params, "__getitem__")):
             raise TypeError(f"params is one {type(params).__name__}: SamplingParams, or a list of them, are expected")
+        if per_row:
+            with self._lock:
+                self._adapters.check(self._enter(), params)  # type: ignore[arg-type]
         shared: Optional[native.batchllm_params_column]
         shared = params if ready else None if per_row else params_column(params, 1)  # type: ignore[assignment,arg-type]
         if not per_row:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from . import native
-from .adapters import Directory
+from .adapters import Directory, adapter_name, directories_of
 from .columns import columns as columns_of
 from .embeddings import Pooling
 from .engine import Engine, _Reported
@@ -44,6 +44,7 @@ from .file_rows import Prompts, ResultColumns, check_adapters, check_continuatio
 from .frames import optional
 from .mistakes import mistake_of
 from .options import hinted
+from .output_paths import check_outputs, files_of_output, files_of_plan
 from .params import SamplingParams
 from .plan import Plan
 from .progress import Progress, reporter
@@ -161,7 +162,8 @@ def run_files(
         raise ValueError("engine_options: the engine has its options already")
     if adapters is not None and isinstance(engine, Engine):
         raise ValueError("adapters: the engine has its adapters already: Engine(adapters=..) or load_adapter")
-    if adapters and adapter_column is None and not (params and params.adapter):
+    own_adapter = None if params is None else adapter_name(params.adapter)
+    if adapters and adapter_column is None and own_adapter is None:
         raise ValueError("adapters: no row can name one: give adapter_column, or params with an adapter")
     if chunk_rows < 1:
         raise InvalidArgumentError(f"chunk_rows is {chunk_rows}: it is at least 1")
@@ -178,16 +180,19 @@ def run_files(
     if template is not None and prompt_column is not None:
         raise ValueError("prompt_column and template both say what the prompts are")
     prompts = Prompts("prompt" if prompt_column is None else prompt_column, template, fields, chat, system, image_column)
-    for made in (target, target + ".new"):
-        if source == made or (os.path.exists(source) and os.path.exists(made) and os.path.samefile(source, made)):
-            raise InvalidArgumentError(f"{made}: is the input")
     folder = os.path.dirname(target)
     if not is_remote(target) and folder and not os.path.isdir(folder):
         raise InvalidArgumentError(f"{target}: there is no directory {folder!r}")
-    named = {source: "the input", target: "the output"}
-    for name, path in (("report", report), ("stats", stats)):
-        if path is not None and (other := named.setdefault(os.fspath(path), name)) != name:
-            raise InvalidArgumentError(f"{name}: {os.fspath(path)} is {other}")
+    given_options = dict(engine_options or {})
+    if adapters is not None:
+        given_options["adapters"] = adapters
+    check_outputs(
+        {"the output": files_of_output(target, retry_failed), "report": report, "stats": stats, "timeline": given_options.get("timeline")},
+        {"the input": source, "the plan": files_of_plan(os.fspath(plan)) if isinstance(plan, (str, os.PathLike)) else None,
+         "the timeline": engine._timeline if isinstance(engine, Engine) else None},
+        engine.model_dir if isinstance(engine, Engine) else engine if isinstance(engine, (str, os.PathLike)) else None,
+        engine._adapters.directories() if isinstance(engine, Engine) else directories_of(given_options.get("adapters")),
+    )  # fmt: skip
     plans = _Plans(plan)
     reader = open_reader(source, kinds[0], storage_options)
     opened: Optional[Engine] = None
@@ -216,12 +221,9 @@ def run_files(
         if not check_later:
             reader.check()
         if not isinstance(engine, Engine):
-            options = dict(engine_options or {})
-            if adapters is not None:
-                options["adapters"] = adapters
             if image_column is not None and not is_remote(source):
-                options.setdefault("image_folders", [os.path.dirname(source) or "."])
-            engine = opened = Engine(engine, **options)
+                given_options.setdefault("image_folders", [os.path.dirname(source) or "."])
+            engine = opened = Engine(engine, **given_options)
         job = identity_of(engine, source, kinds, prompts, wanted, passed, chunk_rows, adapter_column, storage_options)
         results = open_results(target, storage_options, chunk_rows, wanted.schema(), resume, force, retry_failed, job)
         if not is_remote(target):

@@ -10,6 +10,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 from . import native
 from .columns import from_texts
 from .errors import ClosedError, JournalExistsError, JournalFormatError, JournalMismatchError, check_existing, refuse_pickle
+from .output_paths import check_outputs, files_of_output
 
 _KINDS = {"lines": native.BATCHLLM_JOURNAL_LINES, "blocks": native.BATCHLLM_JOURNAL_BLOCKS}
 
@@ -54,6 +55,8 @@ class Journal:
             raise ValueError("retry_failed is for a job that continues: give resume=True too")
         if kind not in _KINDS:
             raise ValueError(f"kind is {kind!r}: it is 'lines' or 'blocks'")
+        if output is not None:
+            check_outputs({"the output": files_of_output(os.fspath(output), retry_failed)}, {}, model, ())
         named = [text for name, value in (parts or {}).items() for text in (name, _shown(value))]
         existing = (
             native.BATCHLLM_JOURNAL_OVERWRITE

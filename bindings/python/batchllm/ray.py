@@ -17,6 +17,7 @@ import zlib
 from functools import partial
 from typing import Any, Callable, Mapping, Optional, Union
 
+from .adapters import adapter_name
 from .engine import Engine
 from .file_rows import Prompts
 from .frames import optional
@@ -216,7 +217,7 @@ def transform(
     _check(rows, window_rows, window_bytes)
     if engine_options.get("adapters"):
         given = engine_options["adapters"]
-        if adapter_column is None and not rows.params.adapter:
+        if adapter_column is None and adapter_name(rows.params.adapter) is None:
             raise ValueError("adapters: no row can name one: give adapter_column, or params with an adapter")
         one = isinstance(given, (str, os.PathLike))
         engine_options["adapters"] = _directory(given) if one else {name: _directory(path) for name, path in given.items()}

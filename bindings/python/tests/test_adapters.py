@@ -5,6 +5,8 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import tempfile
 import unittest
 import unittest.mock
@@ -236,12 +238,83 @@ class Adapters(unittest.TestCase):
                 def rows(*names):
                     return [[5, 6, 7]] * len(names), [SamplingParams(max_tokens=4, adapter=name) for name in names]
 
-                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no adapter 'c'"):
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "^row 1: there is no adapter 'c' in " + folder):
                     engine.generate(*rows("a", "c", "foreign", "b"))
-                with self.assertRaisesRegex(batchllm.AdapterFormatError, "foreign"):
+                with self.assertRaisesRegex(batchllm.AdapterFormatError, "^row 0: .*foreign"):
                     engine.generate(*rows("foreign", "c"))
+                os.unlink(f"{folder}/foreign/adapter_config.json")
+                with self.assertRaisesRegex(batchllm.MissingFileError, "^row 2: .*foreign/adapter_config.json") as missing:
+                    engine.generate(*rows("a", "", "foreign"))
+                self.assertEqual(missing.exception.filename, f"{folder}/foreign/adapter_config.json")
                 self.assertEqual(len(engine.generate(*rows("a", "b", "a"))), 3)
                 self.assertEqual(engine.stats().adapters, 2)
+
+    def test_an_adapter_that_cannot_be_used_raises_with_its_row_before_any_row_is_added(self):
+        class Stream:  # of two chunks, the second with the bad row
+            def __arrow_c_stream__(self, requested_schema=None):
+                import pyarrow
+
+                return pyarrow.chunked_array([[[5, 6]] * 2, [[5, 6]] * 2], pyarrow.list_(pyarrow.int32())).__arrow_c_stream__()
+
+        params = [SamplingParams(max_tokens=2, adapter=name) for name in ("one", "two", "one", "three")]
+        given = [[[5, 6]] * 4] + ([Stream()] if importlib.util.find_spec("pyarrow") else [])
+        for rows in given:
+            for call in (self.engine.generate, self.engine.add, lambda *of: list(self.engine.stream(*of))):
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, r"^row 3: there is no adapter 'three': load it with Engine\(adapters=..\) or load_adapter$"):
+                    call(rows, params)
+        self.assertEqual(self.engine.stats().rows, 0)
+
+    def test_names_that_are_no_names_are_refused_with_what_to_do(self):
+        class Series(list):
+            def __bool__(self):
+                raise ValueError("The truth value of a Series is ambiguous")
+
+        for given in (["one", "one"], Series(["one", "one"]), 5):
+            words = f"adapter is one {type(given).__name__}: the name of one adapter is expected; .* list of SamplingParams, one for each row"
+            for call in (
+                lambda: self.engine.generate([[5, 6]] * 2, SamplingParams(adapter=given)),
+                lambda: self.engine.generate([[5, 6]] * 2, [SamplingParams(), SamplingParams(adapter=given)]),
+                lambda: self.engine.embed([[5, 6]] * 2, adapter=given),
+                lambda: self.engine.score([[5, 6]] * 2, [[7]], adapter=given),
+                lambda: batchllm.run_files(self.engine, "in.parquet", "out.parquet", params=SamplingParams(adapter=given)),
+            ):
+                with self.assertRaisesRegex(TypeError, words):
+                    call()
+        self.assertEqual(self.engine.stats().rows, 0)
+
+    @unittest.skipIf(importlib.util.find_spec("pyarrow") is None, "needs pyarrow")
+    def test_the_program_names_its_options_for_an_adapter_that_is_not_there(self):
+        import pyarrow
+        import pyarrow.parquet
+
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = f"{folder}/in.parquet", f"{folder}/out.parquet"
+            os.makedirs(f"{folder}/adapters/empty")
+            names = ["no", "empty", "../no", None]
+            prompts = pyarrow.array([[5, 6]] * len(names), pyarrow.list_(pyarrow.int32()))
+            pyarrow.parquet.write_table(pyarrow.table({"prompt": prompts, "adapter": names}), source)
+            job = [sys.executable, "-m", "batchllm", "run", "--model", GOLDEN / BASE, "--backend", "cpu", "--kv-memory", "16MiB", "--progress", "none",
+                   "--input", source, "--output", target, "--max-tokens", "2", "--force"]  # fmt: skip
+            one = f"one={GOLDEN / 'adapters' / NAMES[0]}"
+            for options, where in (("--adapter", one), ""), (("--adapters", f"{folder}/adapters"), f" in {folder}/adapters"):
+                done = subprocess.run([*job, *options, "--use-adapter", "no"], capture_output=True, text=True, check=False)
+                self.assertEqual((done.returncode, done.stderr), (1, f"batchllm: there is no adapter 'no'{where} (--adapter, --adapters)\n"))
+                subprocess.run([*job, *options, "--adapter-column", "adapter"], check=False)
+                errors = pyarrow.parquet.read_table(target)["error"].to_pylist()
+                self.assertEqual(errors[0], f"ROW_ADAPTER: there is no adapter 'no'{where} (--adapter, --adapters)")
+                self.assertEqual(errors[2:], [f"ROW_ADAPTER: there is no adapter '../no'{where} (--adapter, --adapters)", None])
+            self.assertEqual(errors[1], f"ROW_ADAPTER: there is no adapter 'empty'{where}: {folder}/adapters/empty has no adapter_config.json")
+
+    def test_an_adapter_takes_the_place_of_another_of_its_name(self):
+        prompt, params = [self.rows[0]["prompt"]], SamplingParams(max_tokens=24, adapter="one")
+        wanted = [self.engine.generate(prompt, SamplingParams(max_tokens=24, adapter=name))[0].tokens.tolist() for name in ("one", "two")]
+        (before,) = self.engine.add(prompt, params)
+        self.engine.load_adapter("one", GOLDEN / "adapters" / NAMES[1])
+        self.engine.add(prompt, params)
+        self.engine.run()
+        found = {result.tag: result.tokens.tolist() for result in self.engine.poll()}
+        self.assertEqual([found[before], found[before + 1]], wanted)
+        self.assertEqual(self.engine.adapters, ["one", "two"])
 
     @unittest.skipUnless(importlib.util.find_spec("pyarrow"), "needs pyarrow")
     def test_on_ray_a_refused_adapter_is_read_once(self):

@@ -9,6 +9,7 @@ import pathlib
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ except ImportError:
 
 RESULTS = ["text", "finish_reason", "error", "prompt_tokens", "shared_tokens", "completion_tokens"]
 FEW = SamplingParams(max_tokens=3)
+GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "tests" / "golden"
 SIM_OPTIONS = ["--backend", "sim", "--backend-options", "vocabulary=1000,eos_token=999,pages=4096"]
 
 
@@ -751,6 +753,85 @@ class Formats(Files):
         os.chdir(self.folder)
         self.addCleanup(os.chdir, "/")
         self.assertEqual(says(given=same, output="retry_failed"), (1, f"batchllm: retry_failed: which format? It does not end with {endings}: --output-format says 'parquet', 'csv' or 'arrow'\n"))
+
+    def test_no_output_replaces_a_file_that_the_job_reads(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a", "b"]}))
+        model, plan, runs = self.path("model"), self.path("rows.plan"), self.path("runs")
+        shutil.copytree(MODEL, model)
+        batchllm.Plan.build([[1, 2, 3]]).save(plan)
+        batchllm.Plan.build([[1, 2, 3]]).save(plan + ".2")
+        tensors = GOLDEN / "adapters" / "llama_qv_r4"
+        shutil.copytree(tensors, self.path("one"))
+        for name in ("a", "run/checkpoint-5"):
+            shutil.copytree(tensors, os.path.join(runs, name))
+        os.symlink(self.path("elsewhere"), os.path.join(runs, "linked"))
+        shutil.copytree(tensors, self.path("elsewhere"))
+        os.symlink(os.path.join(model, "config.json"), self.path("link.json"))
+        os.link(os.path.join(model, "model.safetensors"), self.path("hard.parquet"))
+        os.symlink(os.path.join(model, "config.json"), self.path("state.parquet.state"))
+        os.symlink(model, self.path("same"))
+        schema = self.path("schema.json")
+        pathlib.Path(schema).write_text('{"type": "boolean"}')
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, "/")
+
+        def contents():
+            files = [path for path in sorted(pathlib.Path(self.folder).rglob("*")) if path.is_file()]
+            return {str(path): path.read_bytes() for path in files}
+
+        kept = contents()
+        model_file, of_adapter = "is a file of the model", "is in the directory of an adapter"
+        for how, what in (
+            ({"output": "model/model.safetensors", "output_format": "parquet"}, model_file),
+            ({"output": "same/config.json", "output_format": "csv"}, model_file),
+            ({"output": f"file://{model}/config.json", "output_format": "csv"}, model_file),
+            ({"output": "hard.parquet"}, model_file),
+            ({"output": "state.parquet"}, model_file),
+            ({"stats": "link.json"}, model_file),
+            ({"report": "model/tokenizer.json"}, model_file),
+            ({"timeline": "model/config.json"}, model_file),
+            ({"output": "one/adapter_model.safetensors", "output_format": "parquet"}, of_adapter),
+            ({"output": "one/new.parquet"}, of_adapter),
+            ({"stats": "runs/a/adapter_config.json"}, of_adapter),
+            ({"stats": "runs/run/checkpoint-5/adapter_config.json"}, of_adapter),
+            ({"report": "elsewhere/README.md"}, of_adapter),
+            ({"timeline": "runs/linked/log.csv"}, of_adapter),
+            ({"stats": "./in.parquet"}, "is the input"),
+            ({"report": "rows.plan"}, "is the plan|is the file of --plan"),
+            ({"stats": "rows.plan.2"}, "is the plan|is the file of --plan"),
+            ({"timeline": "./out.parquet"}, "is the output"),
+            ({"stats": "out.parquet.blocks"}, "is what the output keeps meanwhile"),
+            ({"stats": "new.json", "report": "./new.json"}, "is the file of (--)?(report|stats)"),
+        ):
+            given = {"output": "out.parquet", "plan": plan, **how}
+            options = [word for name, value in given.items() for word in ("--" + name.replace("_", "-"), value)]
+            done = program("--model", model, "--input", source, "--force", "--adapter", "one=one", "--adapters", runs, "--use-adapter", "one", *options)
+            self.assertEqual(done.returncode, 1, how)
+            self.assertRegex(done.stderr, f"\\Abatchllm: .*({what})\n\\Z")
+            for adapters in ({"one": "one"}, runs):
+                if what == of_adapter and ("one/" in how.get("output", "")) == (adapters == runs):
+                    continue
+                run = {name: value for name, value in given.items() if name not in ("output", "timeline")}
+                timeline = {"engine_options": {"timeline": how["timeline"]}} if "timeline" in how else {}
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, what):
+                    run_files(model, source, given["output"], adapters=adapters, params=SamplingParams(adapter="one"), force=True, **run, **timeline)
+            self.assertEqual(contents(), kept, how)
+        done = program("--model", model, "--input", source, "--output", "out.parquet", "--json-schema", schema, "--stats", schema)
+        self.assertIn("is the file of --json-schema", done.stderr)
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, model_file):
+            batchllm.Engine(model, timeline="link.json")
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, model_file):
+            batchllm.Journal("link.json", model=model, force=True)
+        with batchllm.Engine(model, timeline="steps.csv") as engine:
+            for name, what in (("model/config.json", model_file), ("steps.csv", "is the timeline")):
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, what):
+                    run_files(engine, source, "out.parquet", stats=name)
+        os.unlink("steps.csv")
+        self.assertEqual(contents(), kept)
+        # Other files there are the user's own.
+        for _ in range(2):
+            run_files(model, source, "model/out.parquet", params=FEW, stats="model/stats.json", force=True)
+        run_files(model, source, "out.parquet", params=FEW, stats="/dev/null", report="/dev/null", engine_options={"timeline": "/dev/null"})
 
     def test_an_input_that_is_not_one_file_comes_with_what_to_do(self):
         table = pyarrow.table({"prompt": ["a", "b"]})
