@@ -233,7 +233,7 @@ class Adapters(ProgramTest):
         os.mkdir(folder / "b")
         shutil.copy(ADAPTERS / NAMES[1] / "adapter_config.json", folder / "b")  # and no weights
         rows = [{"id": name, "adapter": name, **prompt(i)} for i, name in enumerate("abc")]
-        run = ["run", *CPU, "--input", self.write(rows), "--output", self.output, "--adapters", folder, "--progress", "none"]
+        run = ["run", *CPU, "--input", self.write(rows), "--output", self.output, "--adapters", folder]
         done = self.run_program(*run)
         self.assertEqual(done.returncode, 3, done.stderr)
         shutil.copy(ADAPTERS / NAMES[1] / "adapter_model.safetensors", folder / "b")
