@@ -546,6 +546,18 @@ void adapters_that_cannot_be_are_refused(void **) {
          format,
          "cut short"},
         {"llama_qv_r4", {}, [](const std::string &) { return std::string(); }, format, ""},
+        {"llama_qv_r4",
+         {},
+         [](const std::string &) {
+             return std::string("version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
+         },
+         format,
+         "a pointer of Git LFS"},
+        {"llama_qv_r4",
+         {},
+         [](const std::string &) { return std::string("<!DOCTYPE html><html></html>\n"); },
+         format,
+         "not a safetensors file"},
         {"llama_qv_r4", {}, key("lora_B.weight", "lora_C.weight"), unsupported, "lora_C"},
         {"llama_qv_r4",
          {},
