@@ -62,6 +62,10 @@ ADAPTERS = {
     # In transformers f_a_proj and f_b_proj are in a module of their own.
     "kimi_linear_gates": ("kimi_linear_f16", "float32", 2, dict(
         r=8, lora_alpha=16, target_modules=["f_a_proj", "f_b_proj", "g_a_proj", "g_b_proj"])),
+    "llama4_parameters": ("llama4_text_bf16", "float32", 1, dict(
+        r=4, lora_alpha=8, target_modules=["q_proj"], target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
+    "qwen2_moe_square": ("qwen2_moe_bf16", "float32", 2, dict(
+        r=4, lora_alpha=8, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"])),
 }
 
 
@@ -112,6 +116,25 @@ def split_experts(path):
     (path / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def turn_experts(path):
+    """The changes of stacked parameters as PEFT wrote them before 0.19.1, which took [experts, rows, columns] for [experts, columns,
+    rows]: each expert's A and B change places."""
+    tensors = load_file(path / "adapter_model.safetensors")
+    config = json.loads((path / "adapter_config.json").read_text())
+    rank = config["r"]
+    for name, a in list(tensors.items()):
+        if "experts" not in name or not name.endswith("lora_A.weight"):
+            continue
+        other = name.replace("lora_A", "lora_B")
+        b = tensors[other]
+        each = b.reshape(b.shape[0], rank, -1)
+        tensors[name] = each.permute(2, 1, 0).reshape(a.shape[0], b.shape[0]).contiguous()
+        tensors[other] = a.reshape(-1, rank, a.shape[1]).permute(2, 1, 0).reshape(a.shape[1], a.shape[0]).contiguous()
+    config["peft_version"] = "0.18.1"
+    save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
+    (path / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 def make(name, number, output):
     base, dtype, strength, settings = ADAPTERS[name]
     directory = output / name
@@ -159,10 +182,12 @@ def main():
     shutil.rmtree(output, ignore_errors=True)
     adapters = [make(name, number, output) for number, name in enumerate(ADAPTERS)]
     # The same changes, written in another way.
-    shutil.copytree(output / "qwen3_moe_parameters", output / "qwen3_moe_each")
-    split_experts(output / "qwen3_moe_each")
-    [same] = [made for made in adapters if made["name"] == "qwen3_moe_parameters"]
-    adapters.append({**same, "name": "qwen3_moe_each"})
+    for name, source, rewrite in (("qwen3_moe_each", "qwen3_moe_parameters", split_experts),
+                                  ("qwen2_moe_square_0_18", "qwen2_moe_square", turn_experts)):
+        shutil.copytree(output / source, output / name)
+        rewrite(output / name)
+        [same] = [made for made in adapters if made["name"] == source]
+        adapters.append({**same, "name": name})
     (output / "adapters.json").write_text(json.dumps(
         {"format": 1, "reference": f"peft {peft.__version__}, transformers {transformers.__version__}, torch {torch.__version__}, "
                                    "CPU, float32, eager attention", "adapters": adapters}, separators=(",", ":")) + "\n")

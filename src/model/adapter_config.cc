@@ -16,16 +16,17 @@ constexpr size_t most_expressions = 1024;
 // They say how the adapter was trained, or repeat what the files show.
 constexpr std::string_view harmless_keys[] = {
     "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "inference_mode",
-    "loftq_config", "lora_dropout", "lora_ga_config", "megatron_core", "peft_version",
-    "qalora_group_size", "revision", "runtime_config", "task_type",
+    "loftq_config", "lora_dropout", "lora_ga_config", "megatron_core", "qalora_group_size",
+    "revision", "runtime_config", "task_type",
     // Says how the base model stores W; A and B are stored the same way in either case.
     "fan_in_fan_out"};
-constexpr std::string_view read_keys[] = {
-    "alpha_pattern",     "bias",           "exclude_modules",
-    "init_lora_weights", "layers_pattern", "layers_to_transform",
-    "lora_alpha",        "peft_type",      "r",
-    "rank_pattern",      "target_modules", "target_parameters",
-    "use_rslora"};
+constexpr std::string_view read_keys[] = {"alpha_pattern",     "bias",
+                                          "exclude_modules",   "init_lora_weights",
+                                          "layers_pattern",    "layers_to_transform",
+                                          "lora_alpha",        "peft_type",
+                                          "peft_version",      "r",
+                                          "rank_pattern",      "target_modules",
+                                          "target_parameters", "use_rslora"};
 
 template <size_t n> bool is_in(const std::string_view (&list)[n], std::string_view key) {
     return std::find(std::begin(list), std::end(list), key) != std::end(list);
@@ -100,6 +101,20 @@ std::optional<int64_t> number_of(std::string_view text) {
     return number;
 }
 
+// Three numbers: a development version may have what the release has, or not yet.
+std::optional<AdapterConfig::Version> release_of(std::string_view text) {
+    AdapterConfig::Version version{};
+    for (size_t i = 0; i < version.size(); ++i) {
+        const size_t end = i + 1 < version.size() ? text.find('.') : text.size();
+        if (end == std::string_view::npos) return std::nullopt;
+        const auto number = number_of(text.substr(0, end));
+        if (!number) return std::nullopt;
+        version[i] = *number;
+        text.remove_prefix(std::min(text.size(), end + 1));
+    }
+    return version;
+}
+
 } // namespace
 
 bool AdapterConfig::Names::match(const std::string &name) const {
@@ -121,6 +136,27 @@ template <typename T> const T *AdapterConfig::Patterns<T>::find(const std::strin
         if (expression.automaton.matches(name)) return &expression.value;
     }
     return best == nullptr ? nullptr : &best->value;
+}
+
+template <typename T>
+void AdapterConfig::Patterns<T>::add_unused(const std::vector<std::string> &names,
+                                            std::vector<std::string> *keys) const {
+    std::unordered_set<std::string> ends;
+    for (const std::string &name : names) {
+        any_end(name, [&](const std::string &end) {
+            ends.insert(end);
+            return false;
+        });
+    }
+    for (const auto &[key, value] : plain) {
+        if (!ends.contains(key)) keys->push_back(key);
+    }
+    for (const Expression &expression : expressions) {
+        const auto matches = [&](const std::string &name) {
+            return expression.automaton.matches(name);
+        };
+        if (std::none_of(names.begin(), names.end(), matches)) keys->push_back(expression.key);
+    }
 }
 
 // A key is an expression for the end of a name, from a dot on or the whole.
@@ -147,7 +183,8 @@ Status AdapterConfig::read_patterns(const JsonValue &config, std::string_view ke
             if (is_failure_of_process(compiled.status().code())) return compiled.status();
             return value.unsupported("its key: " + compiled.status().message());
         }
-        patterns->expressions.push_back({place, number, std::move(compiled).value()});
+        patterns->expressions.push_back(
+            {place, number, std::string(name), std::move(compiled).value()});
     }
     return {};
 }
@@ -180,7 +217,7 @@ Status AdapterConfig::read_names(const JsonValue &config, std::string_view key, 
     if (compiled.status().code() != BATCHLLM_ERROR_UNSUPPORTED) {
         return value->fail(compiled.status().message());
     }
-    names->all = true;
+    names->all = names->unread = true;
     return {};
 }
 
@@ -224,6 +261,10 @@ Result<AdapterConfig> AdapterConfig::parse(std::string_view text, const std::str
     RETURN_IF_ERROR(check_text(root, "bias", "none", "only none is supported"));
     RETURN_IF_ERROR(check_start(root));
     AdapterConfig config;
+    if (const auto version = root.given("peft_version"); version && version->is_string()) {
+        ASSIGN_OR_RETURN(const std::string release, version->string());
+        config.peft_version_ = release_of(release);
+    }
     ASSIGN_OR_RETURN(const JsonValue rank, root.at("r"));
     ASSIGN_OR_RETURN(config.rank_, read_rank(rank));
     ASSIGN_OR_RETURN(const JsonValue alpha, root.at("lora_alpha"));
@@ -281,6 +322,15 @@ bool AdapterConfig::names_module(const std::string &module) const {
 
 bool AdapterConfig::names_parameter(const std::string &parameter) const {
     return parameters_.match(parameter);
+}
+
+std::vector<std::string>
+AdapterConfig::unused_patterns(const std::vector<std::string> &names) const {
+    std::vector<std::string> keys;
+    ranks_.add_unused(names, &keys);
+    alphas_.add_unused(names, &keys);
+    std::sort(keys.begin(), keys.end());
+    return keys;
 }
 
 } // namespace batchllm

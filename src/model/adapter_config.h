@@ -3,7 +3,9 @@
 // names it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,6 +30,13 @@ class AdapterConfig {
     // As far as it can be told: an expression of a kind that cannot be read names every module.
     bool names_module(const std::string &module) const;
     bool names_parameter(const std::string &parameter) const;
+    // Whether it can be told which modules are named.
+    bool names_are_read() const { return !modules_.unread && !excluded_.unread; }
+    // Keys of rank_pattern and alpha_pattern that match none of these names.
+    std::vector<std::string> unused_patterns(const std::vector<std::string> &names) const;
+    // Of the PEFT that wrote the adapter, if it is a release and the file says it.
+    using Version = std::array<int64_t, 3>;
+    const std::optional<Version> &peft_version() const { return peft_version_; }
 
   private:
     // Full names, or what they end with after a dot; or an expression for the whole name.
@@ -35,6 +44,7 @@ class AdapterConfig {
         std::unordered_set<std::string> list;
         Automaton expression;
         bool all = false;
+        bool unread = false; // an expression of a kind that cannot be read
 
         bool match(const std::string &name) const;
     };
@@ -48,12 +58,16 @@ class AdapterConfig {
         struct Expression {
             size_t place;
             T value;
+            std::string key;
             Automaton automaton;
         };
         std::unordered_map<std::string, Plain> plain;
         std::vector<Expression> expressions;
 
         const T *find(const std::string &name) const;
+        // Adds the keys that match none of these names.
+        void add_unused(const std::vector<std::string> &names,
+                        std::vector<std::string> *keys) const;
     };
 
     AdapterConfig() = default;
@@ -64,6 +78,7 @@ class AdapterConfig {
                                 Patterns<T> *patterns);
     bool in_layers(const std::string &module) const;
 
+    std::optional<Version> peft_version_;
     int64_t rank_ = 0;
     double alpha_ = 0;
     bool by_root_ = false; // scales are alpha / sqrt(rank)

@@ -413,6 +413,7 @@ class AdapterReader {
         RETURN_IF_ERROR(files_.malformed);
         for (const StoredTensor &tensor : files_.tensors) RETURN_IF_ERROR(sort(tensor));
         for (const auto &[name, pair] : linear_) RETURN_IF_ERROR(take(name, pair));
+        for (const Unsure &unsure : unsure_) RETURN_IF_ERROR(take_unsure(unsure));
         for (const auto &[name, pair] : embeddings_) RETURN_IF_ERROR(take_embedding(name, pair));
         if (adapter_->changes.empty() && !adapter_->embedding.a) {
             return error(BATCHLLM_ERROR_ADAPTER_FORMAT, "%s: changes nothing of the model",
@@ -613,28 +614,37 @@ class AdapterReader {
     }
 
     // `target_parameters`: A is [experts * rank, columns], expert by expert; B is [rows, rank *
-    // experts], with the experts' columns by turns. Versions of PEFT before 0.19 took what is stored
-    // as [experts, rows, columns] for [experts, columns, rows]: A is then [experts * rank, rows] and
+    // experts], with the experts' columns by turns. PEFT may also have taken what is stored as
+    // [experts, rows, columns] for [experts, columns, rows]: A is then [experts * rank, rows] and
     // B [columns, rank * experts], and the change is A^T B^T.
+    struct Fit {
+        const StackedParameter *parameter;
+        bool turned;
+    };
+    // Experts' matrices that fit several parameters, or one both ways.
+    struct Unsure {
+        std::string name; // of the module
+        Stored stored;
+        std::vector<Fit> fits;
+    };
+
     Status take_stacked(const std::string &name, std::span<const StackedParameter> parameters,
                         const Stored &stored) {
-        const std::string module = name.substr(0, name.rfind('.') + 1);
-        for (const bool turned : {false, true}) {
-            for (const StackedParameter &parameter : parameters) {
-                const Module &first = parameter.experts[0];
-                const int64_t in = turned ? first.rows : first.columns;
-                const int64_t out = turned ? first.columns : first.rows;
-                if (stored.a.columns != in || stored.b.rows != out) continue;
-                if (turned && parameter.transposed) continue;
-                if (!config_->names_parameter(parameter_name(name, parameter))) continue;
-                if (in == out && !parameter.transposed) {
-                    return error(BATCHLLM_ERROR_UNSUPPORTED,
-                                 "%s: tensor %s: the experts' matrices are square, and which way "
-                                 "it changes them depends on the version of PEFT",
-                                 path_.c_str(), printable(stored.a.name).c_str());
-                }
-                return take_experts(parameter_name(name, parameter), parameter, stored, turned);
-            }
+        std::vector<Fit> fits;
+        for (const StackedParameter &parameter : parameters) {
+            if (!config_->names_parameter(parameter_name(name, parameter))) continue;
+            const int64_t rows = parameter.experts[0].rows, columns = parameter.experts[0].columns;
+            const int64_t in = stored.a.columns, out = stored.b.rows;
+            if (in == columns && out == rows) fits.push_back({&parameter, false});
+            if (in == rows && out == columns) fits.push_back({&parameter, true});
+        }
+        if (fits.size() > 1) {
+            unsure_.push_back({name, stored, std::move(fits)});
+            return {};
+        }
+        if (fits.size() == 1) {
+            turned_ = fits[0].turned;
+            return take_experts(name, fits[0], stored);
         }
         return error(BATCHLLM_ERROR_ADAPTER_FORMAT,
                      "%s: tensor %s has shape %s, and lora_B %s: they fit no parameter of this "
@@ -644,14 +654,44 @@ class AdapterReader {
                      shape_text({stored.b.rows, stored.b.columns}).c_str());
     }
 
+    // All experts of a model are of one class, which one version of PEFT has changed: where one of the adapter's parameters
+    // shows whether they are turned, it shows it for all.
+    Status take_unsure(const Unsure &unsure) {
+        const Fit *found = nullptr;
+        int64_t count = 0;
+        for (const Fit &fit : unsure.fits) {
+            if ((turned_ ? turned_ : turned_by_version(*fit.parameter)) != fit.turned) continue;
+            found = &fit;
+            ++count;
+        }
+        if (count == 1) return take_experts(unsure.name, *found, unsure.stored);
+        return error(BATCHLLM_ERROR_UNSUPPORTED,
+                     "%s: tensor %s fits the experts' matrices in more than one way, and "
+                     "peft_version in adapter_config.json does not tell which is meant: write the "
+                     "version there that made the adapter, or merge it into the model",
+                     path_.c_str(), printable(unsure.stored.a.name).c_str());
+    }
+
+    // Before 0.19.1 PEFT took all parameters for [experts, columns, rows], and since then for
+    // [experts, rows, columns], but for those of classes that say is_transposed. 0.19.0 had the two
+    // the wrong way round. Which classes say so depends on the version of transformers.
+    std::optional<bool> turned_by_version(const StackedParameter &parameter) const {
+        const auto &version = config_->peft_version();
+        if (!version) return std::nullopt;
+        if (!parameter.transposed) return *version < AdapterConfig::Version{0, 19, 1};
+        if (*version < AdapterConfig::Version{0, 19, 0}) return false;
+        return std::nullopt;
+    }
+
     // As the adapter calls it: its own name of the module, and the parameter's.
     static std::string parameter_name(const std::string &module,
                                       const StackedParameter &parameter) {
         return module + parameter.name.substr(parameter.name.rfind('.'));
     }
 
-    Status take_experts(const std::string &name, const StackedParameter &parameter,
-                        const Stored &stored, bool turned) {
+    Status take_experts(const std::string &module_name, const Fit &fit, const Stored &stored) {
+        const StackedParameter &parameter = *fit.parameter;
+        const std::string name = parameter_name(module_name, parameter);
         const auto experts = static_cast<int64_t>(parameter.experts.size());
         RETURN_IF_ERROR(check_rank(name, stored, experts));
         ASSIGN_OR_RETURN(const float scale, scale_of(name));
@@ -662,7 +702,7 @@ class AdapterReader {
             a.rows = rank;
             a.data += e * rank * a.columns * dtype_bytes(a.dtype);
             Tensor b = columns_of(stored.b, e, experts, rank); // [stored rows, rank]
-            if (turned) {
+            if (fit.turned) {
                 std::swap(a, b);
                 a = transposed(a);
                 b = transposed(b);
@@ -731,6 +771,8 @@ class AdapterReader {
     std::string path_;
     const AdapterConfig *config_ = nullptr;
     std::map<std::string, Pair> linear_, embeddings_; // by module
+    std::vector<Unsure> unsure_;
+    std::optional<bool> turned_; // as far as shapes show it
     std::shared_ptr<Adapter> adapter_;
     int64_t copied_bytes_ = 0;
 };

@@ -105,9 +105,10 @@ Status check_metadata(const JsonValue &metadata) {
 } // namespace
 
 size_t safetensors_header_bytes(std::span<const std::byte> begin, size_t size) {
+    constexpr size_t pointer_bytes = 32; // enough to recognise one of Git LFS
     const size_t length = std::min(size, safetensors_length_bytes);
     const uint64_t header = length_in(begin);
-    return header > header_limit || header > size - length ? length
+    return header > header_limit || header > size - length ? std::min(size, pointer_bytes)
                                                            : length + static_cast<size_t>(header);
 }
 
@@ -125,15 +126,17 @@ Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> b
     const uint64_t header_bytes = length_in(begin);
     const std::string_view text(reinterpret_cast<const char *>(begin.data()), begin.size());
     if (is_git_lfs_pointer(text)) return git_lfs_error(path, code);
+    if (header_bytes > size - safetensors_length_bytes) {
+        return error(code,
+                     "%s: not a safetensors file, or cut short: its first 8 bytes stand for a "
+                     "header of %llu bytes, but the file ends after %zu",
+                     path.c_str(), static_cast<unsigned long long>(header_bytes),
+                     size - safetensors_length_bytes);
+    }
     if (header_bytes > header_limit) {
         return error(code, "%s: header of %llu bytes, more than the %llu allowed", path.c_str(),
                      static_cast<unsigned long long>(header_bytes),
                      static_cast<unsigned long long>(header_limit));
-    }
-    if (header_bytes > size - safetensors_length_bytes) {
-        return error(code, "%s: header of %llu bytes, but the file ends after %zu", path.c_str(),
-                     static_cast<unsigned long long>(header_bytes),
-                     size - safetensors_length_bytes);
     }
     std::string_view header(reinterpret_cast<const char *>(begin.data()) + safetensors_length_bytes,
                             header_bytes);

@@ -1,8 +1,10 @@
 // Safetensors files, valid and hostile, and model directories made of them.
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <span>
 
 #include "model/model.h"
 #include "model/safetensors.h"
@@ -106,10 +108,16 @@ void hostile_lengths_are_refused(void **) {
     must_refuse(with_length(0, "", ""), "'{'");
     must_refuse(with_length(1, "", ""), "ends after 0");
     must_refuse(with_length(3, "{}", ""), "ends after 2");
-    must_refuse(with_length(100'000'001, "{}", ""), "more than the");
-    must_refuse(with_length(UINT64_MAX, "{}", ""), "more than the");
-    must_refuse(with_length(UINT64_MAX - 7, "{}", ""), "more than the");
-    must_refuse(with_length(uint64_t{1} << 63U, "{}", ""), "more than the");
+    for (const uint64_t length :
+         {uint64_t{100'000'001}, UINT64_MAX, UINT64_MAX - 7, uint64_t{1} << 63U}) {
+        must_refuse(with_length(length, "{}", ""), "not a safetensors file");
+    }
+    must_refuse("<!DOCTYPE html><html></html>", "not a safetensors file");
+    must_refuse("version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS");
+    const std::string begin = with_length(100'000'001, "{}", "");
+    const auto parsed = parse_safetensors(std::as_bytes(std::span(begin)), size_t{1} << 30U, "w");
+    assert_false(parsed.ok());
+    assert_non_null(std::strstr(parsed.status().message().c_str(), "more than the"));
     must_refuse(with_length(2, "{} ", ""), "end after 0 of 1");
 }
 

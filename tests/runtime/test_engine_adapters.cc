@@ -546,6 +546,18 @@ void adapters_that_cannot_be_are_refused(void **) {
          format,
          "cut short"},
         {"llama_qv_r4", {}, [](const std::string &) { return std::string(); }, format, ""},
+        {"llama_qv_r4",
+         {},
+         [](const std::string &) {
+             return std::string("version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
+         },
+         format,
+         "a pointer of Git LFS"},
+        {"llama_qv_r4",
+         {},
+         [](const std::string &) { return std::string("<!DOCTYPE html><html></html>\n"); },
+         format,
+         "not a safetensors file"},
         {"llama_qv_r4", {}, key("lora_B.weight", "lora_C.weight"), unsupported, "lora_C"},
         {"llama_qv_r4",
          {},
@@ -605,6 +617,23 @@ void adapters_that_cannot_be_are_refused(void **) {
     assert_int_equal(
         batchllm_adapter_load(engine.get(), "", (folder + "llama_qv_r4").c_str(), &adapter),
         BATCHLLM_ERROR_INVALID_ARGUMENT);
+}
+
+// Which way it changes square experts depends on the version of PEFT.
+void square_experts_need_a_version_that_is_known(void **) {
+    const EngineHandle engine = make_engine("golden/qwen2_moe_bf16", device_options());
+    const std::string config = bytes_of(folder + "qwen2_moe_square/adapter_config.json");
+    for (const char *version : {"null", "\"\"", "\"0.19.1.dev0@abc\"", "\"0.21\"", "1"}) {
+        const TemporaryDirectory directory;
+        std::filesystem::copy(folder + "qwen2_moe_square/adapter_model.safetensors",
+                              directory.file("adapter_model.safetensors"));
+        directory.write("adapter_config.json", replaced(config, "\"0.21.2\"", version));
+        batchllm_adapter *adapter = nullptr;
+        assert_int_equal(
+            batchllm_adapter_load(engine.get(), "a", directory.path().c_str(), &adapter),
+            BATCHLLM_ERROR_UNSUPPORTED);
+        assert_non_null(std::strstr(batchllm_last_error(), "peft_version"));
+    }
 }
 
 void an_adapter_without_room_is_refused(void **) {
@@ -833,6 +862,7 @@ int main(int count, char **values) {
         cmocka_unit_test(an_adapter_outlives_its_engine_and_is_of_no_later_one),
         cmocka_unit_test(rows_of_an_adapter_that_changes_fail_alone),
         cmocka_unit_test(adapters_that_cannot_be_are_refused),
+        cmocka_unit_test(square_experts_need_a_version_that_is_known),
         cmocka_unit_test(an_adapter_without_room_is_refused),
         cmocka_unit_test(the_simulation_schedules_adapters),
         cmocka_unit_test(rows_of_an_adapter_stay_on_one_device),
