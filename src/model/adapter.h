@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct Adapter {
     LowRank embedding;
     AdapterHash hash = {};
     std::vector<std::unique_ptr<std::byte[]>> bytes; // what the tensors refer to
+    std::vector<std::string> warnings;               // what may be wrong with its files
 
     // Null: the adapter leaves the matrix as it is.
     const LowRank *of(const Tensor &matrix) const {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <unordered_set>
@@ -419,6 +420,7 @@ class AdapterReader {
             return error(BATCHLLM_ERROR_ADAPTER_FORMAT, "%s: changes nothing of the model",
                          path_.c_str());
         }
+        if (files_.reading != AdapterReading::again) warn();
         adapter_->hash = files_.hash;
         adapter_->bytes.push_back(std::move(files_.weights.bytes));
         return std::move(adapter_);
@@ -512,12 +514,68 @@ class AdapterReader {
         return stored;
     }
 
+    // Of modules that the adapter changes in some layers, those of other layers that the configuration names as well.
+    // PEFT has all of them in the file; where it has none in any layer, target_modules may name what no layer has.
+    void warn() {
+        std::set<std::pair<std::string, std::string>> around; // the layer's number
+        for (const auto &[name, pair] : linear_) {
+            const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+            for (size_t dot = name.find('.'); dot != std::string::npos;
+                 dot = name.find('.', dot + 1)) {
+                const auto begin = name.begin() + static_cast<std::ptrdiff_t>(dot) + 1;
+                const auto end = std::find_if_not(begin, name.end(), digit);
+                if (end == begin || end == name.end() || *end != '.') continue;
+                around.emplace(std::string(name.begin(), begin), std::string(end, name.end()));
+                break;
+            }
+        }
+        std::vector<std::string> missing;
+        for (const auto &[before, after] : around) {
+            for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
+                std::string name = before + std::to_string(layer) + after;
+                if (!linear_.contains(name) && is_named(plain_name(name))) {
+                    missing.push_back(std::move(name));
+                }
+            }
+        }
+        if (!missing.empty() && config_->names_are_read()) {
+            adapter_->warnings.push_back(
+                path_ + " lacks " + std::to_string(missing.size()) +
+                (missing.size() == 1 ? " module" : " modules") +
+                " that adapter_config.json names, and has such modules of other layers: " +
+                (missing.size() == 1 ? "" : "the first is ") + printable(missing[0]));
+        }
+        const std::vector<std::string> unused = config_->unused_patterns(scaled_);
+        if (unused.empty()) return;
+        adapter_->warnings.push_back(
+            files_.config_path() + ": no module that is changed matches " +
+            std::to_string(unused.size()) +
+            " of the keys of rank_pattern and alpha_pattern: the first is " + printable(unused[0]));
+    }
+
+    // Whether the model has the module, and the configuration names it or a parameter of it.
+    bool is_named(const std::string &module) const {
+        const std::string described = base_name_of(module);
+        if (modules_.find(described) != nullptr) {
+            return config_->names_module(module) || config_->names_parameter(module + ".weight");
+        }
+        const auto parameters = modules_.stacked(described);
+        return std::any_of(parameters.begin(), parameters.end(), [&](const auto &parameter) {
+            return config_->names_parameter(parameter_name(module, parameter));
+        });
+    }
+
+    // Without what PEFT puts between a module that it has wrapped and what is in it.
+    static std::string plain_name(std::string name) {
+        for (size_t base; (base = name.find(".base_layer")) != std::string::npos;) {
+            name.erase(base, std::string_view(".base_layer").size());
+        }
+        return name;
+    }
+
     Status take(const std::string &name, const Pair &pair) {
         ASSIGN_OR_RETURN(const Stored stored, read_pair(name, pair));
-        std::string plain = name;
-        for (size_t base; (base = plain.find(".base_layer")) != std::string::npos;) {
-            plain.erase(base, std::string_view(".base_layer").size());
-        }
+        const std::string plain = plain_name(name);
         const std::string described = base_name_of(plain);
         if (const Module *module = modules_.find(described)) {
             if (module->of_latents) {
@@ -544,7 +602,8 @@ class AdapterReader {
         return usual_name(described.substr(0, described.size() - 1));
     }
 
-    Status check_rank(const std::string &name, const Stored &stored, int64_t experts) const {
+    Status check_rank(const std::string &name, const Stored &stored, int64_t experts) {
+        scaled_.push_back(name);
         const int64_t rank = config_->rank_of(name);
         if (stored.a.rows == rank * experts && stored.b.columns == rank * experts) return {};
         return error(
@@ -771,6 +830,7 @@ class AdapterReader {
     std::string path_;
     const AdapterConfig *config_ = nullptr;
     std::map<std::string, Pair> linear_, embeddings_; // by module
+    std::vector<std::string> scaled_; // modules and parameters, as the configuration names them
     std::vector<Unsure> unsure_;
     std::optional<bool> turned_; // as far as shapes show it
     std::shared_ptr<Adapter> adapter_;

@@ -188,6 +188,7 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
     };
     for (const auto &[matrix, change] : adapter->changes) rank_of(change);
     rank_of(adapter->embedding);
+    source->warnings = adapter->warnings;
     auto bytes = memory_bytes(*adapter);
     if (!bytes.ok()) return std::move(bytes).status().within(path);
     source->memory_bytes = *bytes;
@@ -204,6 +205,7 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
                      "%s: half of its hash is that of another adapter of this engine",
                      path.c_str());
     }
+    if (!is_new) source->warnings.clear();
     return std::shared_ptr<const AdapterSource>(std::move(source));
 }
 

@@ -33,6 +33,7 @@ struct AdapterSource {
     int32_t matrices = 0;
     int64_t largest_rank = 0;
     std::shared_ptr<const Adapter> kept; // null: it is read again
+    std::vector<std::string> warnings;   // if these files are loaded for the first time
 
     uint64_t salt() const { return salt_of(hash); }
     static uint64_t salt_of(const AdapterHash &hash) { return hash[0] == 0 ? 1 : hash[0]; }

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/printable.h"
 #include "image/decode_row.h"
 
 namespace batchllm {
@@ -128,7 +129,11 @@ Result<SpecifiedConstraint> Engine::make_constraint(const ConstraintSpecificatio
 
 Result<std::shared_ptr<const AdapterSource>> Engine::load_adapter(const std::string &name,
                                                                   const std::string &path) {
-    return adapters_->load(name, path);
+    ASSIGN_OR_RETURN(std::shared_ptr<const AdapterSource> source, adapters_->load(name, path));
+    for (const std::string &warning : source->warnings) {
+        observers_->warn("adapter " + in_quotes(name) + ": " + warning);
+    }
+    return source;
 }
 
 Status Engine::build_groups() {

@@ -1,6 +1,7 @@
 // Rows with adapters against PEFT, on the CPU or, with the argument cuda, those that CUDA has adapters for:
 // tests/golden/adapters, made by scripts/golden_adapters.py. Whatever other
 // adapters a job has, however small the room for them, a row's tokens are those of the model with its adapter merged.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -636,6 +637,47 @@ void square_experts_need_a_version_that_is_known(void **) {
     }
 }
 
+// Of a file that lacks a module, and of keys that match nothing, the log has one warning each; the adapter is used.
+void what_an_adapter_lacks_is_logged_once(void **) {
+    std::string log;
+    batchllm_engine_options options = device_options();
+    options.log = [](void *user, int32_t, const char *text) {
+        *static_cast<std::string *>(user) += std::string(text) + "\n";
+    };
+    options.log_user = &log;
+    const EngineHandle engine = make_engine("golden/llama_bias_f32", options);
+    for (const char *whole : {"llama_qv_r4", "llama_all_r64_rs", "llama_patterns",
+                              "llama_one_layer", "llama_embedding_head"}) {
+        load(engine, folder + whole);
+    }
+    assert_string_equal(log.c_str(), "");
+    const TemporaryDirectory directory;
+    const std::string weights = bytes_of(folder + "llama_patterns/adapter_model.safetensors");
+    const std::string config = bytes_of(folder + "llama_patterns/adapter_config.json");
+    directory.write("adapter_model.safetensors", weights);
+    directory.write("adapter_config.json", replaced(config, "\"q_proj\": 32", "\"v_proj\": 32"));
+    for (int i = 0; i < 2; ++i) load(engine, directory.path());
+    assert_non_null(std::strstr(log.c_str(), "matches 1 of the keys"));
+    assert_non_null(std::strstr(log.c_str(), "v_proj"));
+    assert_int_equal(std::count(log.begin(), log.end(), '\n'), 1);
+    log.clear();
+    // The tensors of layer 1 become others of layer 0.
+    const TemporaryDirectory half;
+    half.write("adapter_config.json", replaced(bytes_of(folder + "llama_qv_r4/adapter_config.json"),
+                                               "\"q_proj\"", "\"q_proj\", \"k_proj\""));
+    std::string moved = bytes_of(folder + "llama_qv_r4/adapter_model.safetensors");
+    for (const char *matrix : {"lora_A", "lora_B"}) {
+        moved = replaced(moved, std::string("layers.1.self_attn.v_proj.") + matrix,
+                         std::string("layers.0.self_attn.k_proj.") + matrix);
+    }
+    half.write("adapter_model.safetensors", moved);
+    for (int i = 0; i < 2; ++i) load(engine, half.path());
+    assert_non_null(std::strstr(log.c_str(), "adapter \"an adapter\": "));
+    assert_non_null(std::strstr(log.c_str(), "lacks 2 modules"));
+    assert_non_null(std::strstr(log.c_str(), "the first is model.layers.1.self_attn.k_proj"));
+    assert_int_equal(std::count(log.begin(), log.end(), '\n'), 1);
+}
+
 void an_adapter_without_room_is_refused(void **) {
     batchllm_engine_options options = device_options();
     options.adapter_memory_bytes = 1000;
@@ -863,6 +905,7 @@ int main(int count, char **values) {
         cmocka_unit_test(rows_of_an_adapter_that_changes_fail_alone),
         cmocka_unit_test(adapters_that_cannot_be_are_refused),
         cmocka_unit_test(square_experts_need_a_version_that_is_known),
+        cmocka_unit_test(what_an_adapter_lacks_is_logged_once),
         cmocka_unit_test(an_adapter_without_room_is_refused),
         cmocka_unit_test(the_simulation_schedules_adapters),
         cmocka_unit_test(rows_of_an_adapter_stay_on_one_device),
