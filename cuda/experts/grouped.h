@@ -47,8 +47,8 @@ struct GroupedScales {
 struct GroupedAdapters {
     const TileAdapters *tiles; // of each tile; null: nothing is added
     int32_t product;           // AdapterArguments'
-    const void *
-        t; // [turns, t_stride] of the element's type, bf16 for e4m3: whole sums, times their scales
+    // [turns, t_stride] of the element's type, bf16 for e4m3: whole sums, times their scales
+    const void *t;
     int32_t t_stride;     // at most kMostGroupedRanks
     int32_t most_of_part; // AdapterArguments'
 };

@@ -385,6 +385,10 @@ bool RowReaderOptions::allow_in_body(std::string_view key) const {
     return ignore_unknown_keys || is_own_key(key);
 }
 
+bool is_batch_line(const JsonView &line) {
+    return line.find("custom_id").has_value() || line.find("body").has_value();
+}
+
 InputRowReader::InputRowReader(RowReaderOptions options)
     : options_(std::move(options)), column_seen_(options_.columns.size(), 0),
       parser_(std::make_unique<LineParser>()) {}
@@ -401,8 +405,7 @@ RowError InputRowReader::read(int64_t line, std::string_view text, InputRow *row
     if (own_id.has_value()) set_own_id(*own_id, own_id->batch && !table, row);
     if (failed(error)) return error;
 
-    const bool batch =
-        !table && (object.find("custom_id").has_value() || object.find("body").has_value());
+    const bool batch = !table && is_batch_line(object);
     if (batch) row->record.format = RowFormat::batch_unknown;
     if (!own_id.has_value()) row->record.id = std::to_string(line);
     const char *id_key = batch ? "custom_id" : "id";

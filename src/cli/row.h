@@ -94,6 +94,9 @@ struct RowReaderOptions {
     std::shared_ptr<TableRenderer> table;   // null: lines have their own prompts
 };
 
+// Whether a line without a template is of the OpenAI batch format.
+bool is_batch_line(const JsonView &line);
+
 class InputRowReader {
   public:
     explicit InputRowReader(RowReaderOptions options);

@@ -9,9 +9,11 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "base/json_view.h"
 #include "cli/job_mistakes.h"
 #include "cli/json_text.h"
 #include "cli/output_paths.h"
+#include "cli/row.h"
 #include "cli/run_job.h"
 
 namespace batchllm::cli {
@@ -33,7 +35,23 @@ std::string hash_text(std::string_view text) {
     return digits;
 }
 
-Result<OptionParts> option_parts(const RunOptions &options) {
+// Whether rows may name an adapter by their model, as far as the first line shows: in the batch format.
+Result<bool> names_by_model(const InputOptions &in) {
+    if (in.prompt.used()) return false;
+    ASSIGN_OR_RETURN(LineReader reader, LineReader::open(in.input, in.max_line_bytes, nullptr));
+    Line line;
+    do {
+        ASSIGN_OR_RETURN(const bool more, reader.next(&line));
+        if (!more) return false;
+    } while (line.blank());
+    JsonParser parser;
+    JsonView root;
+    const JsonFault fault = parser.parse(line.text, &root);
+    return fault.kind == JsonFault::Kind::none && root.is_object() && is_batch_line(root);
+}
+
+// resumable: input and output are files.
+Result<OptionParts> option_parts(const RunOptions &options, bool resumable) {
     OptionParts parts;
     const SamplingOptions &sampling = options.in.sampling;
     const auto add = [&](const std::string &name, const auto &value) {
@@ -99,9 +117,19 @@ Result<OptionParts> option_parts(const RunOptions &options) {
         }
     }
     ASSIGN_OR_RETURN(const auto adapters, identify_adapters(options.in.adapters));
+    std::string names;
     for (const auto &[name, value] : adapters) {
         parts.names.push_back(name);
         parts.values.push_back(value);
+        names.append(name).push_back('\0');
+    }
+    // A model that is no adapter's name has no effect: such rows would change if one of that name came before the job is resumed.
+    if (resumable && !adapters.empty()) {
+        ASSIGN_OR_RETURN(const bool by_model, names_by_model(options.in));
+        if (by_model) {
+            parts.names.push_back("names of adapters");
+            parts.values.push_back(std::to_string(adapters.size()) + ", hash " + hash_text(names));
+        }
     }
     if (!options.in.adapters.used.empty()) {
         add("use-adapter", std::string_view(options.in.adapters.used));
@@ -123,7 +151,6 @@ std::vector<const char *> pointers(const std::vector<std::string> &texts) {
     return found;
 }
 
-// resumable: input and output are files.
 Result<OutputFile> open_output(const RunOptions &options, bool resumable) {
     if (options.resume && (options.output == "-" || descriptor_named(options.output) >= 0)) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
@@ -133,7 +160,7 @@ Result<OutputFile> open_output(const RunOptions &options, bool resumable) {
     if (options.resume && !resumable) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "--resume needs an input file");
     }
-    ASSIGN_OR_RETURN(const OptionParts parts, option_parts(options));
+    ASSIGN_OR_RETURN(const OptionParts parts, option_parts(options, resumable));
     const std::vector<const char *> names = pointers(parts.names);
     const std::vector<const char *> values = pointers(parts.values);
     batchllm_journal_options journal;

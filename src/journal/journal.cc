@@ -179,7 +179,7 @@ Status Journal::resume() {
     JobIdentity earlier;
     ASSIGN_OR_RETURN(StateFile state, StateFile::open(state_path_, &earlier));
     RETURN_IF_ERROR(compare_with(earlier));
-    if (identity_.parts != earlier.parts) { // adapters have come, which must not change from now on
+    if (identity_.parts != earlier.parts) { // what has come since must not change from now on
         ASSIGN_OR_RETURN(const int64_t records, state.count());
         ASSIGN_OR_RETURN(const std::string read, state.read(0, records));
         ASSIGN_OR_RETURN(StateFile renewed, StateFile::create(state_path_, identity_, read));

@@ -252,6 +252,20 @@ class Adapters(ProgramTest):
         shutil.rmtree(folder / "unused")
         self.assertIn(b"now unset", self.run_program(*run, "--resume").stderr)
 
+    def test_no_adapter_may_come_that_a_model_of_the_batch_format_names(self):
+        # Rows with this model ran without it, and others would run with it.
+        folder = self.path("adapters")
+        shutil.copytree(ADAPTERS / NAMES[0], folder / "a")
+        body = {"model": "later", "prompt": ROWS[0]["prompt"], "max_tokens": 2}
+        rows = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": body} for i in range(2)]
+        run = ["run", *CPU, "--input", self.write(rows), "--output", self.output, "--adapters", folder]
+        self.run_ok(*run)
+        self.run_ok(*run, "--resume")
+        shutil.copytree(ADAPTERS / NAMES[1], folder / "later")
+        done = self.run_program(*run, "--resume")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"not the same job: names of adapters (was 1, ", done.stderr)
+
     def test_no_output_replaces_an_adapter(self):
         folder = self.path("adapters")
         shutil.copytree(ADAPTERS / NAMES[0], folder / "a")
