@@ -1,9 +1,6 @@
-// A directory as PEFT writes it (adapter_config.json, adapter_model.safetensors) -> an Adapter of a
-// model.
-//
-// Which matrices are changed, and with which rank, the tensors say; they must agree with the
-// configuration. Everything is checked before it is used. The files are read, not mapped: a file
-// that changes meanwhile gives an error, or an adapter with another hash.
+// A directory as PEFT writes it (adapter_config.json, adapter_model.safetensors) -> its bytes, which tensors
+// there are, and their hash. The files are read, not mapped: a file that changes meanwhile gives an error, or an
+// adapter with another hash.
 #pragma once
 
 #include <cstddef>
@@ -63,8 +60,6 @@ struct AdapterFiles {
 
     size_t bytes() const { return config.size() + weight_bytes; }
     bool has_bytes() const { return reading >= AdapterReading::weights; }
-    // Whether there is anything but LoRA's matrices: make_adapter() must have the bytes then.
-    bool has_others() const;
     std::string config_path() const { return directory + "/adapter_config.json"; }
     std::string weights_path() const { return directory + "/adapter_model.safetensors"; }
 };
@@ -73,14 +68,5 @@ struct AdapterFiles {
 // the cache.
 Result<AdapterFiles> read_adapter_files(const std::string &directory, AdapterReading reading,
                                         WeightMemory *memory = nullptr);
-
-// What modules a model has to be changed, by name: made once for all of its adapters, since experts are many.
-class AdapterModules;
-std::shared_ptr<const AdapterModules> adapter_modules(const Model &model); // which must outlive it
-
-// The model of the modules must outlive the adapter, whose last `bytes` are the files' weights. copied_bytes: the size of
-// the others. AdapterReading::check: the numbers of the adapter's matrices are not to be read.
-Result<std::shared_ptr<Adapter>> make_adapter(AdapterFiles files, const AdapterModules &modules,
-                                              int64_t *copied_bytes = nullptr);
 
 } // namespace batchllm

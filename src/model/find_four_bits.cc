@@ -119,15 +119,15 @@ class Finder {
         const Shape shape =
             by_group ? Shape{found_.groups, found_.rows} : Shape{found_.rows, found_.groups};
         ASSIGN_OR_RETURN(const StoredPart part_of, part(name, nullptr, shape));
-        const std::string &type = part_of.stored->type;
+        const auto type = float_type(*part_of.stored);
         found_.scales_by_group = by_group;
         found_.scales = part_of.data;
-        found_.scale_type = type == "BF16" ? DType::bf16 : type == "F16" ? DType::f16 : DType::f32;
-        if (found_.scale_type == DType::f32 && type != "F32") {
+        if (!type) {
             return error(BATCHLLM_ERROR_UNSUPPORTED,
                          "%s: tensor %s is of type %s: scales are BF16, F16 or F32", part_of.file,
-                         in_files(name).c_str(), type.c_str());
+                         in_files(name).c_str(), part_of.stored->type.c_str());
         }
+        found_.scale_type = *type;
         return part_of.is_new ? check_scales(part_of) : Status();
     }
 

@@ -185,4 +185,11 @@ Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> b
     return tensors;
 }
 
+std::optional<DType> float_type(const StoredTensor &tensor) {
+    if (tensor.type == "F32") return DType::f32;
+    if (tensor.type == "BF16") return DType::bf16;
+    if (tensor.type == "F16") return DType::f16;
+    return std::nullopt;
+}
+
 } // namespace batchllm

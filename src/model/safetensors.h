@@ -11,10 +11,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/status.h"
 
 namespace batchllm {
@@ -26,6 +28,9 @@ struct StoredTensor {
     int64_t offset; // of its first byte, from the start of the file
     int64_t bytes;
 };
+
+// Of numbers that may be a model's or an adapter's as they are: F32, BF16, F16.
+std::optional<DType> float_type(const StoredTensor &tensor);
 
 // In file order. file: the whole file. path: its name, for errors.
 Result<std::vector<StoredTensor>> parse_safetensors(std::span<const std::byte> file,

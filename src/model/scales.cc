@@ -75,18 +75,16 @@ Result<Scales> lay_out_scales(const StoredTensor &stored, const ScaleScheme &sch
 Result<std::vector<float>> read_scales(const StoredTensor &stored, const std::byte *bytes,
                                        const std::string &file) {
     const bool power = stored.type == "F8_E8M0";
-    const DType type = stored.type == "BF16"  ? DType::bf16
-                       : stored.type == "F16" ? DType::f16
-                                              : DType::f32;
-    if (!power && type == DType::f32 && stored.type != "F32") {
+    const auto type = float_type(stored);
+    if (!power && !type) {
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "%s: tensor %s is of type %s: scales are BF16, F16, F32 or F8_E8M0",
                      file.c_str(), printable(stored.name).c_str(), stored.type.c_str());
     }
-    const int64_t count = stored.bytes / (power ? 1 : dtype_bytes(type));
+    const int64_t count = stored.bytes / (power ? 1 : dtype_bytes(*type));
     std::vector<float> scales(static_cast<size_t>(count));
     Tensor column;
-    column.dtype = type;
+    column.dtype = type.value_or(DType::f32);
     column.data = bytes;
     column.rows = count;
     column.columns = 1;

@@ -58,12 +58,8 @@ class Taker {
         }
         Located &located = found->second;
         const StoredTensor &stored = located.stored;
-        if (stored.type == "BF16") {
-            tensor->dtype = DType::bf16;
-        } else if (stored.type == "F16") {
-            tensor->dtype = DType::f16;
-        } else if (stored.type == "F32") {
-            tensor->dtype = DType::f32;
+        if (const auto type = float_type(stored)) {
+            tensor->dtype = *type;
         } else if (stored.type == "F8_E4M3" && scheme_of(*tensor, stored)) {
             tensor->dtype = DType::e4m3;
         } else {

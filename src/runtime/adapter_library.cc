@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "base/printable.h"
-#include "model/adapter_files.h"
+#include "model/adapter_reader.h"
 
 namespace batchllm {
 namespace {
@@ -138,7 +138,7 @@ Result<AdapterFiles> AdapterLibrary::read_files(const std::string &path,
 // Its memory is given back with it.
 Result<std::shared_ptr<const Adapter>> AdapterLibrary::make(AdapterFiles files,
                                                             int64_t *copied_bytes) const {
-    std::call_once(used_, [&] { modules_ = adapter_modules(*model_); });
+    std::call_once(used_, [&] { modules_ = std::make_shared<AdapterModules>(*model_); });
     const size_t size = files.weights.size;
     const bool has_bytes = files.has_bytes();
     ASSIGN_OR_RETURN(std::shared_ptr<Adapter> adapter,
@@ -169,7 +169,7 @@ Result<std::shared_ptr<const AdapterSource>> AdapterLibrary::load(const std::str
     std::optional<Turn> turn; // as long as files are in memory that are not kept
     ASSIGN_OR_RETURN(AdapterFiles files,
                      read_files(path, keeps ? AdapterReading::weights : AdapterReading::check));
-    if (!keeps && files.has_others()) {
+    if (!keeps && has_others(files)) {
         turn.emplace(this, size);
         ASSIGN_OR_RETURN(files, read_files(path, AdapterReading::weights));
     }

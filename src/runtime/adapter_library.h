@@ -21,6 +21,7 @@
 namespace batchllm {
 
 class AdapterLibrary;
+class AdapterModules;
 
 struct AdapterSource {
     // Its engine's: no later one has its address. Null: of no engine.

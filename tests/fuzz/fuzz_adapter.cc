@@ -7,7 +7,7 @@
 #include <string>
 
 #include "fuzz_folder.h"
-#include "model/adapter_files.h"
+#include "model/adapter_reader.h"
 #include "model/model.h"
 
 using namespace batchllm;
@@ -69,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (files.ok()) {
         const Model &model = models[data[0] % models.size()];
         const AdapterHash hash = files->hash;
-        const auto adapter = make_adapter(std::move(files).value(), *adapter_modules(model));
+        const auto adapter = make_adapter(std::move(files).value(), AdapterModules(model));
         status = adapter.status();
         if (adapter.ok()) {
             check((*adapter)->hash == hash);

@@ -6,7 +6,7 @@
 #include <xxhash.h>
 
 #include "model/adapter_bytes.h"
-#include "model/adapter_files.h"
+#include "model/adapter_reader.h"
 #include "testing.h"
 
 using namespace batchllm;
@@ -66,7 +66,7 @@ void check(const TemporaryDirectory &directory, const std::string &bytes, int64_
         }
         if (reading == AdapterReading::hash) continue;
         assert_int_equal(files->tensors.size(), tensors.size());
-        assert_true(files->has_others());
+        assert_true(has_others(*files));
         if (reading == AdapterReading::again) continue;
         for (size_t i = 0; i < tensors.size(); ++i) {
             assert_int_equal(files->not_finite[i], i == bad);
