@@ -39,7 +39,8 @@
  *            of their own, so a child of fork() must not use its parent's engines.
  * Ownership. Inputs are copied unless a declaration says that they are borrowed. The caller owns
  *            what a function returns through a `**` parameter, and passes it to the matching _free
- *            or _destroy, which ignore NULL. On failure an out parameter is set to NULL.
+ *            or _destroy, which ignore NULL, unless the declaration says whose it is. On failure an
+ *            out parameter is set to NULL.
  * Structs.   Each options or out struct starts with `struct_size` and only ever grows at its end.
  *            An options struct's _init function sets struct_size; in an out struct, the caller sets
  *            it. Fields beyond the caller's struct_size take their defaults, or are not written. A
@@ -236,7 +237,8 @@ typedef struct batchllm_engine_options {
      * most 2 GiB, taken when the first adapter is loaded. */
     int64_t adapter_memory_bytes;
 
-    /* Where rows find pictures, made for the same model; the engine keeps what it needs of it. NULL
+    /* Where rows find pictures, made for the same model (INVALID_ARGUMENT: for one that prepares
+     * pictures in another way); the engine keeps what it needs of it. NULL
      * (default): rows bring their pictures, and name no files. */
     const batchllm_pictures *pictures;
 } batchllm_engine_options;
@@ -285,7 +287,8 @@ typedef struct batchllm_params {
     int32_t normalize;  /* 1: scale to length 1; -1: do not; default 0: as the model's files say */
     int32_t dimensions; /* keep this many dimensions, then normalise; default 0: all */
 
-    /* Generate. What follows has no effect with another task. */
+    /* Generate. What follows has no effect with another task, but that a constraint is an error of
+     * the row. */
     int32_t max_tokens; /* maximum tokens to generate, >= 1; default 128 */
     /* >= 0 and <= max_tokens; default 0. This many tokens come before any EOS id or stop token, and
      * stop strings count only after them. If a constraint allows nothing else, the row gets
@@ -456,13 +459,14 @@ BATCHLLM_API const char *batchllm_constraint_warnings(const batchllm_constraint 
  * W + scale * B A. Each row may name one, for any task, and rows with different adapters and none
  * run together. Rows share prefixes, and equal rows are computed once, only if their adapters have
  * the same content. The engine runs the rows of an adapter one after another where it can, and
- * loads an adapter when its rows are about to start, so any number of adapters needs memory only
- * for those of running rows (batchllm_engine_options.adapter_memory_bytes).
+ * loads an adapter when its rows are about to start, so any number of adapters needs memory of
+ * devices only for those of running rows (batchllm_engine_options.adapter_memory_bytes). The host
+ * keeps as many as fit into that, and into 1 GiB at most.
  */
 
 /* Reads an adapter for rows of this engine: a directory as PEFT writes it, with adapter_config.json
- * and adapter_model.safetensors. It is checked against the model and read once. It is read again
- * whenever rows need it, so it must stay as it is until they have finished: rows whose adapter has
+ * and adapter_model.safetensors. It is checked against the model and read once. Unless it is one of
+ * those that the host keeps, it is read again whenever rows need it, so it must stay as it is until they have finished: rows whose adapter has
  * changed get ROW_ADAPTER.
  *   name   how errors and reports call it: UTF-8, zero-terminated, not empty; need not be unique
  *   path   the directory
@@ -528,7 +532,8 @@ BATCHLLM_API int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const
  * Other keys are errors. The template's output is tokenized with special tokens parsed and without
  * adding BOS and the like; add_special of the parameters has no effect. With parse_special 0, a
  * conversation whose own text spells a special token is an error (the template's own are still
- * parsed). An invalid item, and one that the template refuses, gives its row ROW_TEMPLATE. So does
+ * parsed), also if the parts of a message spell it together. What a template makes of other pieces
+ * is not detected. An invalid item, and one that the template refuses, gives its row ROW_TEMPLATE. So does
  * every item if the model has no template that this library can render. */
 BATCHLLM_API int32_t batchllm_add_chat(batchllm_engine *engine, int64_t n,
                                        const char *conversations, const int64_t *offsets,
@@ -714,7 +719,8 @@ BATCHLLM_API int32_t batchllm_cancel_all(batchllm_engine *engine);
 /* "stop" for BATCHLLM_FINISH_STOP, and so on; "error" for other numbers. Static. Any thread. */
 BATCHLLM_API const char *batchllm_finish_name(int32_t reason);
 
-/* A column batch of results: one result per row, or `samples` adjacent ones. Read-only; outlives
+/* A column batch of results: one result per row, or `samples` adjacent ones (of a row whose
+ * parameters are invalid, one). Columns without an item may be NULL. Read-only; outlives
  * the engine. An EOS or stop token that ended a row is its last token but not part of its text. */
 typedef struct batchllm_results {
     uint32_t struct_size;
@@ -1017,7 +1023,7 @@ typedef struct batchllm_column {
 #define BATCHLLM_DECODE_SKIP_SPECIAL 1  /* leave special tokens out of the text */
 /* End after the last message, unless the conversation says otherwise. */
 #define BATCHLLM_CHAT_NO_GENERATION_PROMPT 1
-/* A conversation whose own text spells a special token is an error. */
+/* A conversation whose own text spells a special token is an error, as with parse_special 0. */
 #define BATCHLLM_CHAT_REFUSE_SPECIAL 2
 
 /* Encodes n texts; offsets [n + 1] in bytes; threads 0: every core; at most n, and 1,024. */
@@ -1532,7 +1538,8 @@ BATCHLLM_API int32_t batchllm_journal_use_pictures(batchllm_journal *journal,
                                                    const batchllm_pictures *pictures);
 
 /* Appends a line for each of n rows.
- *   rows             [n] from 0 to 2^40 - 2; each row once in all runs
+ *   rows             [n] from 0 to 2^40 - 2; each row once in all runs. A journal takes memory for
+ *                    each number up to the largest, a bit or two
  *   failed           [n] nonzero: the row failed; NULL: none did. It is counted, and is done
  *   text, offsets    [n + 1] bytes; each line has one LF, at its end, and no zero byte
  * The lines are in the file when the call returns, so they survive the process. IO: the disk is

@@ -25,6 +25,7 @@ template <typename T> Status check_scored(int64_t n, const char *items_name, con
     if (n == 0) return {};
     // The rows' offsets count continuations, so no buffer can be null.
     RETURN_IF_ERROR(check_column("continuations", &n, "continuation_rows", continuation_rows, n));
+    RETURN_IF_ERROR(need("continuation_offsets", continuation_offsets));
     return check_column("continuations", continuations, "continuation_offsets",
                         continuation_offsets, continuation_rows[n]);
 }
@@ -53,10 +54,8 @@ struct Callback {
 
     static int32_t call(void *self, const batchllm_progress *progress) {
         const auto *callback = static_cast<const Callback *>(self);
-        callback->use->pause();
-        const int32_t stop = callback->function(callback->user, progress);
-        callback->use->resume();
-        return stop;
+        const EngineUse::Pause pause(*callback->use);
+        return callback->function(callback->user, progress);
     }
 };
 

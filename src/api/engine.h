@@ -29,20 +29,30 @@ class EngineUse {
     EngineUse(EngineUse &&other) noexcept : engine_(std::exchange(other.engine_, nullptr)) {}
     EngineUse &operator=(EngineUse &&) = delete;
     ~EngineUse() {
-        if (engine_ != nullptr) pause();
+        if (engine_ != nullptr) end();
     }
-    // Around a callback, which may make calls itself or wait for a thread that does.
-    void pause() const {
-        engine_->in_use.store(false, std::memory_order_release);
-        engine_->in_use.notify_one();
-    }
-    void resume() const {
-        while (engine_->in_use.exchange(true, std::memory_order_acquire))
-            engine_->in_use.wait(true);
-    }
+
+    // During a callback, which may make calls itself or wait for a thread that does, and may throw.
+    class Pause {
+      public:
+        explicit Pause(const EngineUse &use) : use_(use) { use_.end(); }
+        Pause(const Pause &) = delete;
+        Pause &operator=(const Pause &) = delete;
+        ~Pause() {
+            while (use_.engine_->in_use.exchange(true, std::memory_order_acquire))
+                use_.engine_->in_use.wait(true);
+        }
+
+      private:
+        const EngineUse &use_;
+    };
 
   private:
     explicit EngineUse(const batchllm_engine *engine) : engine_(engine) {}
+    void end() const {
+        engine_->in_use.store(false, std::memory_order_release);
+        engine_->in_use.notify_one();
+    }
     const batchllm_engine *engine_;
 };
 

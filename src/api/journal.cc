@@ -158,24 +158,29 @@ int32_t batchllm_journal_append_block(batchllm_journal *journal, int64_t n, cons
 int32_t batchllm_journal_read_block(batchllm_journal *journal, int64_t block, const int64_t **rows,
                                     int64_t *n, const void **bytes, int64_t *size) {
     return guard([&]() -> Status {
+        if (rows != nullptr) *rows = nullptr;
+        if (n != nullptr) *n = 0;
+        if (bytes != nullptr) *bytes = nullptr;
+        if (size != nullptr) *size = 0;
         RETURN_IF_ERROR(need("journal", journal));
         if ((rows == nullptr) != (n == nullptr)) RETURN_IF_ERROR(need("rows or n", nullptr));
         if ((bytes == nullptr) != (size == nullptr))
             RETURN_IF_ERROR(need("bytes or size", nullptr));
+        std::span<const int64_t> of_rows;
+        std::string_view of_bytes;
         if (rows != nullptr) {
-            *rows = nullptr;
-            *n = 0;
-            ASSIGN_OR_RETURN(const std::span<const int64_t> read,
-                             journal->journal->rows_of_block(block));
-            *rows = read.data();
-            *n = static_cast<int64_t>(read.size());
+            ASSIGN_OR_RETURN(of_rows, journal->journal->rows_of_block(block));
         }
         if (bytes != nullptr) {
-            *bytes = nullptr;
-            *size = 0;
-            ASSIGN_OR_RETURN(const std::string_view read, journal->journal->read_block(block));
-            *bytes = read.data();
-            *size = static_cast<int64_t>(read.size());
+            ASSIGN_OR_RETURN(of_bytes, journal->journal->read_block(block));
+        }
+        if (rows != nullptr) {
+            *rows = of_rows.data();
+            *n = static_cast<int64_t>(of_rows.size());
+        }
+        if (bytes != nullptr) {
+            *bytes = of_bytes.data();
+            *size = static_cast<int64_t>(of_bytes.size());
         }
         return {};
     });

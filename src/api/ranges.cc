@@ -72,6 +72,11 @@ int32_t batchllm_ranges_choose(int64_t n, const char *starts, const int64_t *off
         const Column<char> column{n, starts, offsets};
         std::vector<SampledPrompt> sample;
         for (int64_t i = 0; i < n; ++i) {
+            if (lengths[i] < 0) {
+                return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                             "lengths[%" PRId64 "] is %" PRId64 ": it cannot be negative", i,
+                             lengths[i]);
+            }
             const std::span<const char> start = column[i];
             sample.push_back({{start.data(), start.size()}, places[i], lengths[i]});
         }

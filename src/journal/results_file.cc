@@ -98,12 +98,15 @@ Status ResultsFile::open_and_lock(const std::string &input_path) {
         ASSIGN_OR_RETURN(const bool named, leads_to(path_, fd_));
         if (named) return find_real_path();
         created_ = false;
-        ::close(std::exchange(fd_, -1));
+        close();
     }
 }
 
 Status ResultsFile::lock() {
-    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return {};
+    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) {
+        process_ = ::getpid();
+        return {};
+    }
     if (errno != EWOULDBLOCK) return io_error(path_, "cannot lock");
     return error(BATCHLLM_ERROR_STATE, "%s: another run is writing to it", path_.c_str());
 }
@@ -111,17 +114,24 @@ Status ResultsFile::lock() {
 ResultsFile::ResultsFile(ResultsFile &&other) noexcept
     : path_(std::move(other.path_)), real_path_(std::move(other.real_path_)),
       made_path_(std::move(other.made_path_)), fd_(std::exchange(other.fd_, -1)),
-      regular_(other.regular_), created_(std::exchange(other.created_, false)), kept_(other.kept_) {
-}
+      process_(other.process_), regular_(other.regular_),
+      created_(std::exchange(other.created_, false)), kept_(other.kept_) {}
 
 ResultsFile::~ResultsFile() {
     struct stat own, named;
     // It has the lock, as since it created the file.
-    if (created_ && !kept_ && ::fstat(fd_, &own) == 0 && ::stat(path_.c_str(), &named) == 0 &&
-        own.st_dev == named.st_dev && own.st_ino == named.st_ino) {
+    if (created_ && !kept_ && process_ == ::getpid() && ::fstat(fd_, &own) == 0 &&
+        ::stat(path_.c_str(), &named) == 0 && own.st_dev == named.st_dev &&
+        own.st_ino == named.st_ino) {
         ::unlink(path_.c_str());
     }
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) close();
+}
+
+// A child of a fork has the file open as well, and with it the lock, which the parent gives up for both.
+void ResultsFile::close() {
+    if (process_ == ::getpid()) ::flock(fd_, LOCK_UN);
+    ::close(std::exchange(fd_, -1));
 }
 
 Status ResultsFile::check_named() const { return regular_ ? check_leads(path_) : Status(); }
@@ -197,7 +207,7 @@ Status ResultsFile::remove() {
     RETURN_IF_ERROR(check_named());
     if (::unlink(path_.c_str()) != 0) return io_error(path_, "cannot remove");
     created_ = false;
-    ::close(std::exchange(fd_, -1));
+    close();
     return sync_directory_of(path_);
 }
 

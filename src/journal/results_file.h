@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <sys/types.h>
 #include <utility>
 
 #include "base/file.h"
@@ -62,6 +63,7 @@ class ResultsFile {
   private:
     Status open_and_lock(const std::string &input_path);
     Status lock();
+    void close();
     Status find_real_path();
     Status check_leads(const std::string &path) const; // to this file
 
@@ -69,6 +71,7 @@ class ResultsFile {
     std::string real_path_; // of a regular file: without links
     std::string made_path_;
     int fd_ = -1;
+    pid_t process_ = 0; // that has locked it
     bool regular_ = false;
     bool created_ = false; // by this object, which also holds the lock
     bool kept_ = false;

@@ -72,10 +72,15 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions &options,
     }
     RETURN_IF_ERROR(
         reader->take_model(std::move(loaded.model), loaded.backends.front()->info(), options));
-    std::shared_ptr<PictureLibrary> pictures = options.pictures;
-    if (pictures == nullptr) {
-        ASSIGN_OR_RETURN(pictures,
-                         PictureLibrary::open(options.model_dir, reader->tokenizer(), {}));
+    ASSIGN_OR_RETURN(std::shared_ptr<PictureLibrary> pictures,
+                     PictureLibrary::open(options.model_dir, reader->tokenizer(), {}));
+    if (options.pictures != nullptr) {
+        if (!options.pictures->reads_as(*pictures)) {
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "pictures: they are prepared for another model than that in %s",
+                         options.model_dir.c_str());
+        }
+        pictures = options.pictures;
     }
     reader->take_pictures(std::move(pictures), loaded.backends.front()->info());
     Observers &watching = *observers;

@@ -64,6 +64,11 @@ PictureLibrary::open(const std::string &model_dir, const Tokenizer *tokenizer,
                                             std::move(opened));
 }
 
+bool PictureLibrary::reads_as(const PictureLibrary &other) const {
+    return processor_ == nullptr || other.processor_ == nullptr ||
+           processor_->fingerprint() == other.processor_->fingerprint();
+}
+
 Status PictureLibrary::check_tower(const Tower &tower) const {
     if (processor_ == nullptr) return {};
     const PictureProcessor::Cut cut = processor_->cut();

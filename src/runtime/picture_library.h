@@ -99,6 +99,9 @@ class PictureLibrary : public std::enable_shared_from_this<PictureLibrary> {
                                                         const Tokenizer *tokenizer,
                                                         const std::vector<std::string> &folders);
 
+    // Whether a picture becomes the same in both, if both have any.
+    bool reads_as(const PictureLibrary &other) const;
+
     // ROW_PICTURE: pictures would be cut into other patches than the tower reads.
     Status check_tower(const Tower &tower) const;
 

@@ -24,7 +24,7 @@ Status RowChecks::check_prompt(std::span<const int32_t> prompt, const RowPicture
                                int64_t generated) const {
     if (prompt.empty()) return error(BATCHLLM_ERROR_ROW_EMPTY, "the prompt has no tokens");
     const int64_t length = static_cast<int64_t>(prompt.size());
-    if (length + generated > max_request_tokens_) {
+    if (length > max_request_tokens_ - generated) { // lengths may be any
         return error(BATCHLLM_ERROR_ROW_TOO_LONG,
                      "%" PRId64 " prompt tokens and %" PRId64
                      " more exceed the longest request, %" PRId64,

@@ -44,7 +44,20 @@ Status cut_at_mark(std::string_view final_text, size_t begin, std::string *out) 
     return {};
 }
 
-// Fails if a string in the value spells a special token.
+// The text of a message's parts, one after another, as a template may print them.
+Result<std::string> text_of_parts(const std::vector<JsonValue> &parts, bool stripped) {
+    std::string all;
+    for (const JsonValue &part : parts) {
+        std::optional<JsonValue> text = part;
+        if (part.is_object()) text = part.find("text");
+        if (!text || !text->is_string()) continue;
+        ASSIGN_OR_RETURN(const std::string one, text->string());
+        all += stripped ? jinja::strip(one) : std::string_view(one);
+    }
+    return all;
+}
+
+// Fails if a string in the value spells a special token, or several parts of a message do together.
 Status refuse_special(const JsonValue &value, const Tokenizer &tokenizer) {
     if (value.is_string()) {
         ASSIGN_OR_RETURN(const std::string text, value.string());
@@ -55,6 +68,12 @@ Status refuse_special(const JsonValue &value, const Tokenizer &tokenizer) {
     if (value.is_array()) {
         ASSIGN_OR_RETURN(const std::vector<JsonValue> items, value.elements());
         for (const JsonValue &item : items) RETURN_IF_ERROR(refuse_special(item, tokenizer));
+        for (const bool stripped : {false, true}) {
+            ASSIGN_OR_RETURN(const std::string all, text_of_parts(items, stripped));
+            const int32_t token = tokenizer.find_special(all);
+            if (token < 0) continue;
+            return value.fail("its parts together spell special token " + std::to_string(token));
+        }
     }
     if (!value.is_object()) return {};
     ASSIGN_OR_RETURN(const auto members, value.members());

@@ -49,6 +49,11 @@ static void hostile_columns_are_refused_by_name(void **state) {
                  "continuations is NULL");
     assert_error(batchllm_add_scores(engine, 2, tokens, good, tokens, good, NULL, NULL), bad,
                  "continuation_rows is NULL");
+    const int64_t none[] = {0, 0, 0};
+    assert_error(batchllm_add_scores(engine, 2, tokens, good, NULL, NULL, none, NULL), bad,
+                 "continuation_offsets is NULL");
+    assert_error(batchllm_add_score_text(engine, 2, "abcde", good, NULL, NULL, none, NULL, NULL),
+                 bad, "continuation_offsets is NULL");
     assert_error(
         batchllm_add_score_text(engine, 2, "abcde", negative, "ab", good, rows_of_2, NULL, NULL),
         bad, "offsets[0]");
@@ -344,7 +349,7 @@ static void versions_and_status_names_are_fixed(void **state) {
     assert_string_equal(batchllm_finish_name(12345), "error");
 }
 
-static void more_continuations_than_a_row_may_have_are_its_error(void **state) {
+static void more_tokens_than_a_row_may_have_are_its_error(void **state) {
     (void)state;
     batchllm_engine *engine = sim_engine("vocabulary=1000");
     /* Offsets that claim 2^32 tokens: the row is rejected before any of them is read. */
@@ -354,6 +359,12 @@ static void more_continuations_than_a_row_may_have_are_its_error(void **state) {
     assert_ok(batchllm_add_scores(engine, 1, tokens, one, tokens, huge, rows, NULL));
     batchllm_results *results = poll_all(engine);
     assert_row_error(results, 0, BATCHLLM_ERROR_ROW_TOO_LONG, "4294967296");
+    batchllm_results_free(results);
+    const int64_t most[] = {0, INT64_MAX};
+    const batchllm_params params = params_of(3);
+    assert_ok(batchllm_add_tokens(engine, 1, tokens, most, NULL, &params, 1));
+    results = poll_all(engine);
+    assert_row_error(results, 1, BATCHLLM_ERROR_ROW_TOO_LONG, "9223372036854775807");
     batchllm_results_free(results);
     batchllm_engine_destroy(engine);
 }
@@ -369,7 +380,7 @@ int main(void) {
         cmocka_unit_test(each_bad_parameter_is_its_rows_error),
         cmocka_unit_test(shorter_structs_take_defaults_for_the_rest),
         cmocka_unit_test(longer_structs_are_read_unless_an_unknown_field_is_set),
-        cmocka_unit_test(more_continuations_than_a_row_may_have_are_its_error),
+        cmocka_unit_test(more_tokens_than_a_row_may_have_are_its_error),
         cmocka_unit_test(versions_and_status_names_are_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

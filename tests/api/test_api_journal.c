@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "api_helpers.h"
@@ -567,6 +568,31 @@ static void one_journal_at_a_time_has_the_output(void **unused) {
     }
 }
 
+static void a_child_of_fork_keeps_no_lock(void **unused) {
+    (void)unused;
+    batchllm_journal *journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_REFUSE);
+    const int64_t row = 3;
+    assert_ok(add_lines(journal, 1, &row));
+    int held[2];
+    assert_int_equal(pipe(held), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        close(held[1]);
+        _exit(read(held[0], &byte, 1) == 0 ? 0 : 1); /* until the parent closes its end */
+    }
+    assert_true(child > 0);
+    close(held[0]);
+    batchllm_journal_destroy(journal);
+    journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_RESUME);
+    assert_true(is_done(journal, 3));
+    close(held[1]);
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    batchllm_journal_destroy(journal);
+}
+
 static void rows_and_lines_are_checked(void **unused) {
     (void)unused;
     batchllm_journal *journal = open_job(BATCHLLM_JOURNAL_LINES, BATCHLLM_JOURNAL_REFUSE);
@@ -751,6 +777,7 @@ int main(void) {
         TEST(an_input_is_known_by_its_content),
         TEST(changed_lines_and_a_missing_state_are_refused),
         TEST(one_journal_at_a_time_has_the_output),
+        TEST(a_child_of_fork_keeps_no_lock),
         TEST(rows_and_lines_are_checked),
         TEST(what_fits_is_kept),
         TEST(a_caller_may_keep_the_state),

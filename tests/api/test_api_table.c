@@ -490,6 +490,9 @@ static void ranges_do_not_cut_prefixes(void **state) {
     assert_int_equal(ranges->count, 0);
     batchllm_ranges_free(ranges);
     batchllm_ranges_free(NULL);
+    const int64_t negative[] = {1, -1, 1};
+    assert_error(batchllm_ranges_choose(3, starts, offsets, negative, places, &options, &ranges),
+                 BATCHLLM_ERROR_INVALID_ARGUMENT, "lengths[1] is -1");
     options.partitions = 0;
     assert_error(batchllm_ranges_choose(3, starts, offsets, lengths, places, &options, &ranges),
                  BATCHLLM_ERROR_INVALID_ARGUMENT, "0 partitions");

@@ -355,10 +355,14 @@ static void conversations_become_text(void **state) {
     add(&in, "[{\"role\": \"critic\", \"content\": \"x\"}]");
     add(&in, "{\"messages\": [{\"role\": \"user\", \"content\": \"<s>\"}], "
              "\"add_generation_prompt\": false}");
+    /* Parts that spell a special token together, as they are and as templates strip them. */
+    add(&in, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a<\"}, "
+             "{\"type\": \"text\", \"text\": \"s>\"}]}]");
+    add(&in, "[{\"role\": \"user\", \"content\": [\"< \", \" s>\"]}]");
     batchllm_column *text = NULL;
     assert_ok(
         batchllm_tokenizer_apply_chat_template(made, in.n, in.bytes, in.offsets, 0, 2, &text));
-    assert_int_equal(text->count, 3);
+    assert_int_equal(text->count, 5);
     assert_null(text->tokens);
     assert_int_equal(text->statuses[0], BATCHLLM_OK);
     const char first[] = "<s>u:caf\xc3\xa9</s>a:";
@@ -379,6 +383,10 @@ static void conversations_become_text(void **state) {
         BATCHLLM_CHAT_NO_GENERATION_PROMPT | BATCHLLM_CHAT_REFUSE_SPECIAL, 0, &text));
     assert_int_equal(text->offsets[1], strlen(first) - 2);
     assert_int_equal(text->statuses[2], BATCHLLM_ERROR_ROW_TEMPLATE);
+    for (int64_t i = 3; i < 5; ++i) {
+        assert_int_equal(text->statuses[i], BATCHLLM_ERROR_ROW_TEMPLATE);
+        assert_non_null(strstr(text->errors + text->error_offsets[i], "its parts together spell"));
+    }
     batchllm_column_free(text);
     assert_int_equal(
         batchllm_tokenizer_apply_chat_template(made, in.n, in.bytes, in.offsets, 4, 0, &text),

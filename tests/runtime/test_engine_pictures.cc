@@ -413,6 +413,11 @@ void encoded_rows_are_planned_and_added(void **) {
     batchllm_plan_destroy(plan);
     const ResultsHandle results = run(engine.get());
     compare(golden, *results);
+    const std::string foreign = goldens().back().directory;
+    options.model_dir = foreign.c_str();
+    batchllm_engine *refused = nullptr;
+    assert_int_equal(batchllm_engine_create(&options, &refused), BATCHLLM_ERROR_INVALID_ARGUMENT);
+    assert_non_null(std::strstr(batchllm_last_error(), "pictures: they are prepared for another"));
     const EngineHandle other = make_engine(golden.directory, device_options());
     CHECK(
         batchllm_add_tokens(other.get(), 1, column->tokens, column->offsets, nullptr, &params, 1));

@@ -207,6 +207,14 @@ class Formats(Files):
             with self.assertRaisesRegex(batchllm.InvalidArgumentError, "content of the adapter .was .*, now "):
                 run_files(engine, source, self.path("scores.parquet"), params=one, continuations=[[5], [6, 7]], resume=True)
 
+    def test_whole_numbers_beyond_64_bits_are_null(self):
+        schema = {"type": "object", "properties": {"a": {"enum": [2**63, 2**64]}}, "required": ["a"], "additionalProperties": False}
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["one"]}))
+        run_files(MODEL, source, self.path("out.parquet"), params=SamplingParams(max_tokens=60, json_schema=schema), parsed=True)
+        (row,) = read(self.path("out.parquet")).to_pylist()
+        self.assertGreaterEqual(json.loads(row["text"])["a"], 2**63)
+        self.assertEqual(row["parsed"], {"a": None})
+
     def test_answers_of_a_schema_are_a_column_and_failed_rows_have_no_text(self):
         schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}, "day": {"type": "boolean"}}, "required": ["a", "day"],
                   "additionalProperties": False}

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <execinfo.h>
+#include <future>
 #include <mutex>
 #include <new>
 #include <random>
@@ -91,9 +92,19 @@ void reorder(dnnl::memory &from, dnnl::memory &to, dnnl::stream *stream) {
 // How many threads a matrix is divided for if their actual number must not matter.
 constexpr int32_t kThreadsOfAny = 16;
 
-Status onednn_error(const dnnl::error &failure, int32_t code = BATCHLLM_ERROR_DEVICE) {
-    if (failure.status == dnnl_out_of_memory) code = BATCHLLM_ERROR_OUT_OF_MEMORY;
-    return error(code, "cpu backend: oneDNN: %s", failure.what());
+// Of the exception that is being handled; throws it again if it is no failure of oneDNN.
+Status onednn_failure(int32_t code = BATCHLLM_ERROR_DEVICE) {
+    try {
+        throw;
+    } catch (const dnnl::error &failure) {
+        if (failure.status == dnnl_out_of_memory) code = BATCHLLM_ERROR_OUT_OF_MEMORY;
+        return error(code, "cpu backend: oneDNN: %s", failure.what());
+    } catch (const std::future_error &) {
+        // Its cache keeps the promise of a primitive for which memory had run out, and breaks when it is emptied.
+        return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
+                     "cpu backend: oneDNN: memory ran out, now or earlier in this process, while "
+                     "this product was made");
+    }
 }
 
 dnnl::memory::data_type dnnl_type(DType type) {
@@ -302,8 +313,8 @@ Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, 
         impl->tiles.resize(static_cast<size_t>(pool->size()));
         impl->scratchpads.resize(static_cast<size_t>(pool->size()));
         return std::unique_ptr<Linear>(new Linear(std::move(impl)));
-    } catch (const dnnl::error &failure) {
-        return onednn_error(failure, BATCHLLM_ERROR_BACKEND_UNAVAILABLE);
+    } catch (...) {
+        return onednn_failure(BATCHLLM_ERROR_BACKEND_UNAVAILABLE);
     }
 }
 
@@ -381,8 +392,8 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor *const> tensors, bool i
             reorder(from, to, &impl.streams[static_cast<size_t>(thread)]);
         };
         impl.pool->parallel_for(matrix.slices, pack_slice);
-    } catch (const dnnl::error &failure) {
-        return onednn_error(failure);
+    } catch (...) {
+        return onednn_failure();
     }
     return matrix;
 }
@@ -409,8 +420,8 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
                 RETURN_IF_ERROR(impl.reserve(*made[last][end]));
             }
         }
-    } catch (const dnnl::error &failure) {
-        return onednn_error(failure);
+    } catch (...) {
+        return onednn_failure();
     }
 
     const bool changed =
@@ -445,8 +456,8 @@ Status Linear::run(const PackedMatrix &matrix, const void *x, int64_t rows,
     };
     try {
         impl.pool->parallel_for(tasks, task);
-    } catch (const dnnl::error &failure) {
-        return onednn_error(failure);
+    } catch (...) {
+        return onednn_failure();
     }
     return {};
 }
