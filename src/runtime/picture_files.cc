@@ -83,11 +83,15 @@ Result<std::vector<std::byte>> read_data_url(std::string_view url, int64_t most_
     return std::move(*bytes);
 }
 
-// "file:///a%20page.png" -> "/a page.png". A percent sign that no two digits follow stays.
+// "file:///a%20page.png", or "file:/a%20page.png" as Hadoop and Java write it -> "/a page.png". A percent sign that no
+// two digits follow stays.
 std::string path_of_url(std::string_view url) {
-    constexpr std::string_view scheme = "file://", host = "localhost/";
+    constexpr std::string_view scheme = "file:", authority = "//", host = "localhost/";
     url.remove_prefix(scheme.size());
-    if (url.starts_with(host)) url.remove_prefix(host.size() - 1);
+    if (url.starts_with(authority)) {
+        url.remove_prefix(authority.size());
+        if (url.starts_with(host)) url.remove_prefix(host.size() - 1);
+    }
     std::string path;
     for (size_t i = 0; i < url.size(); ++i) {
         uint8_t value = 0;
@@ -191,7 +195,7 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
     }
     const std::string_view scheme = scheme_of(name);
     std::string path(name);
-    if (scheme == "file") {
+    if (scheme == "file" || name.starts_with("file:/")) {
         path = path_of_url(name);
     } else if (!scheme.empty()) {
         return error(BATCHLLM_ERROR_ROW_PICTURE,

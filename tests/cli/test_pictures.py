@@ -127,7 +127,7 @@ class Pictures(ProgramTest):
         shutil.copy(GOLDEN / FILES[0], self.directory / "a page%.png")
         whole = (self.directory / "a page%.png").as_uri()
         self.assertIn("a%20page%25.png", whole)
-        names = [whole, whole.replace("%25", "%"), whole.replace("file://", "file://localhost"), "file://a%20page%25.png"]
+        names = [whole, whole.replace("%25", "%"), whole.replace("file://", "file://localhost"), whole.replace("file://", "file:"), "file://a%20page%25.png"]
         wrong = {whole + "%00": "is not the name", whole.replace("a%20", "%2e%2e/a%20"): "No such file", "a%20page%25.png": "No such file"}
         rows = [{"id": name, "prompt": ROWS[0]["text"], "images": [name]} for name in [*names, *wrong]]
         found = {row["id"]: row for row in self.run_rows(rows, "--max-tokens", str(NEW), "--no-special", backend=CPU, expect=3)}

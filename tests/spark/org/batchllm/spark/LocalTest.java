@@ -583,12 +583,12 @@ public final class LocalTest {
                 metrics.warnings().toString());
         fails(() -> BatchLlm.transform(texts(1), text().parsed(true)), "parsed: needs a jsonSchema");
         check(SchemaTypes.of("{\"type\":\"object\",\"properties\":{\"n\":{\"type\":[\"integer\",\"null\"]},"
-                                    + "\"l\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/x\"}},\"r\":{\"$ref\":\"#\"},"
+                                    + "\"l\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/x\"}},\"r\":{\"$ref\":\"#\"},\"o\":{\"$ref\":\"#anchor\"},"
                                     + "\"m\":{\"type\":\"object\",\"additionalProperties\":{\"enum\":[1.5,2]}}},"
                                     + "\"$defs\":{\"x\":{\"const\":true}}}")
                         .catalogString()
-                        .equals("struct<n:bigint,l:array<boolean>,r:struct<n:bigint,l:array<boolean>,r:string,"
-                                + "m:map<string,double>>,m:map<string,double>>"),
+                        .equals("struct<n:bigint,l:array<boolean>,r:struct<n:bigint,l:array<boolean>,r:string,o:string,"
+                                + "m:map<string,double>>,o:string,m:map<string,double>>"),
                 "types of a schema");
     }
 

@@ -75,7 +75,8 @@ final class SchemaTypes {
     }
 
     private DataType target(String reference) {
-        JsonNode found = reference.startsWith("#") ? root.at(reference.substring(1)) : root.path("");
+        boolean pointer = reference.equals("#") || reference.startsWith("#/"); // otherwise an anchor, or another document
+        JsonNode found = pointer ? root.at(reference.substring(1)) : root.path("");
         if (found.isMissingNode() || !open.add(reference)) return DataTypes.StringType; // or a type that contains itself
         DataType type = type(found);
         open.remove(reference);
