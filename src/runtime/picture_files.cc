@@ -193,11 +193,10 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
         ASSIGN_OR_RETURN(file.bytes, read_data_url(name, most_bytes));
         return file;
     }
-    const std::string_view scheme = scheme_of(name);
     std::string path(name);
-    if (scheme == "file" || name.starts_with("file:/")) {
+    if (name.starts_with("file:/")) {
         path = path_of_url(name);
-    } else if (!scheme.empty()) {
+    } else if (!scheme_of(name).empty()) {
         return error(BATCHLLM_ERROR_ROW_PICTURE,
                      "%s is not read: pictures are never fetched from a network; save it as a file",
                      in_quotes(name).c_str());

@@ -68,6 +68,7 @@ Status refuse_special(const JsonValue &value, const Tokenizer &tokenizer) {
     if (value.is_array()) {
         ASSIGN_OR_RETURN(const std::vector<JsonValue> items, value.elements());
         for (const JsonValue &item : items) RETURN_IF_ERROR(refuse_special(item, tokenizer));
+        if (items.size() < 2) return {};
         for (const bool stripped : {false, true}) {
             ASSIGN_OR_RETURN(const std::string all, text_of_parts(items, stripped));
             const int32_t token = tokenizer.find_special(all);

@@ -39,8 +39,8 @@ class Parser:
         return [self.value_of(results, i) for i in range(len(results))]
 
     def arrow_type(self) -> Any:
-        """The values' type: structs, lists, maps of text to one type, text, int64 (null: beyond it), float64 and booleans. What has no one
-        type, such as a value of either text or number, is the text of its JSON."""
+        """The values' type: structs, lists, maps of text to one type, text, int64, float64 and booleans. What has no one
+        type, such as a value of either text or number, is the text of its JSON. A whole number beyond int64 is null."""
         return _type_of(self._schema, self._schema, ())
 
     def array(self, results: ResultMemory) -> Any:
@@ -128,6 +128,5 @@ def _fitted(value: Any, kind: Any) -> Any:
     if types.is_map(kind):
         return [(name, _fitted(one, kind.item_type)) for name, one in value.items()] if isinstance(value, dict) else None
     if types.is_integer(kind):
-        whole = int(value)  # it may be written as 12.0
-        return whole if -(2**63) <= whole < 2**63 else None
-    return float(value) if types.is_floating(kind) else value
+        return int(value) if -(2**63) <= value < 2**63 else None  # it may be written as 12.0, or be infinite
+    return float(str(value)) if types.is_floating(kind) else value  # an int may be larger than any float

@@ -23,6 +23,7 @@ from array import array
 import batchllm
 from batchllm import SamplingParams, run_files
 from batchllm.__main__ import _memory
+from batchllm.parsed import Parser
 from batchllm.file_formats import FORMATS, open_reader
 from batchllm.file_rows import Prompts
 from support import MODEL, SIM, chat_model, run_script, sim
@@ -214,6 +215,21 @@ class Formats(Files):
         (row,) = read(self.path("out.parquet")).to_pylist()
         self.assertGreaterEqual(json.loads(row["text"])["a"], 2**63)
         self.assertEqual(row["parsed"], {"a": None})
+
+    def test_numbers_of_any_size_are_parsed(self):
+        class Results:
+            texts = ["1e400", "-9223372036854775808", "9223372036854775808", "12.0", "1" + "0" * 400, "0.1"]
+            finish_reasons = [1] * len(texts)
+
+            def __len__(self):
+                return len(self.texts)
+
+            def text_of(self, index):
+                return self.texts[index]
+
+        whole, any_number = (Parser({"type": kind}).array(Results()).to_pylist() for kind in ("integer", "number"))
+        self.assertEqual(whole[:5], [None, -(2**63), None, 12, None])
+        self.assertEqual(any_number, [float("inf"), -(2.0**63), 2.0**63, 12.0, float("inf"), 0.1])
 
     def test_answers_of_a_schema_are_a_column_and_failed_rows_have_no_text(self):
         schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}, "day": {"type": "boolean"}}, "required": ["a", "day"],

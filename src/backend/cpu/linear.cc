@@ -100,7 +100,7 @@ Status onednn_failure(int32_t code = BATCHLLM_ERROR_DEVICE) {
         if (failure.status == dnnl_out_of_memory) code = BATCHLLM_ERROR_OUT_OF_MEMORY;
         return error(code, "cpu backend: oneDNN: %s", failure.what());
     } catch (const std::future_error &) {
-        // Its cache keeps the promise of a primitive for which memory had run out, and breaks when it is emptied.
+        // oneDNN's cache keeps the promise of a primitive for which memory ran out. It cannot be emptied then: that crashes.
         return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
                      "cpu backend: oneDNN: memory ran out, now or earlier in this process, while "
                      "this product was made");
