@@ -119,10 +119,11 @@ void expanded_matrices_are_the_weights(void **) {
                                          scales, false);
                     there.pack(m, weights.back());
                 }
-                std::vector<float> factors;
+                std::vector<float> factors, of_matrices; // power() looks at all scales
                 for (const FourBitWeights &w : weights) {
+                    of_matrices.push_back(packed_factor(w.power()));
                     for (int32_t r = 0; r < rows; ++r) {
-                        factors.push_back(packed_factor(w.power()) *
+                        factors.push_back(of_matrices.back() *
                                           (is_int4(form) ? 1.0F : 0.75F + 0.001F * float(r)));
                     }
                 }
@@ -146,8 +147,7 @@ void expanded_matrices_are_the_weights(void **) {
                                            : way == 1 ? first + to * across + c
                                                       : first + (c / 64 * rows + r) * 64 +
                                                             ((c % 64 / 8) ^ (r % 8)) * 8 + c % 8;
-                        const float factor = factors[m * size_t(rows) + size_t(r)] /
-                                             packed_factor(weights[m].power());
+                        const float factor = factors[m * size_t(rows) + size_t(r)] / of_matrices[m];
                         const float wanted = rounded(weights[m].value(r, c) * factor, type);
                         if (got[static_cast<size_t>(at)] != wanted) {
                             fail_msg("%s, %d x %d, %s, way %d: row %d, column %d is %g and not %g",
@@ -284,7 +284,8 @@ struct Made {
     Case c;
     std::vector<FourBitWeights> weights;
     std::vector<float> x, bias, factors, before;
-    Inputs lists; // row_of and expert_of
+    std::vector<float> of_experts; // what an MXFP4 or NVFP4 expert's factors are multiplied by
+    Inputs lists;                  // row_of and expert_of
     PackedThere packed;
     Array x_there, bias_there, factors_there;
     DeviceMemory row_of, tiles, tile_count;
@@ -317,10 +318,11 @@ struct Made {
             packed.pack(e, weights.back());
         }
         for (const FourBitWeights &w : weights) {
+            of_experts.push_back(packed_factor(w.power()));
             for (int32_t r = 0; r < c.rows; ++r) {
-                factors.push_back(packed_factor(w.power()) * (c.form == PackedForm::nvfp4
-                                                                  ? 0.02F + 0.0001F * float(r % 16)
-                                                                  : 1));
+                factors.push_back(of_experts.back() * (c.form == PackedForm::nvfp4
+                                                           ? 0.02F + 0.0001F * float(r % 16)
+                                                           : 1));
             }
         }
         x = normal(random, rows_of_x * c.columns, c.element);
@@ -376,7 +378,7 @@ struct Made {
         for (int32_t k = 0; k < c.columns; ++k) sum += double(from[k]) * double(weight(e, row, k));
         const size_t at = size_t(e) * size_t(c.rows) + size_t(row);
         if (!is_int4(c.form)) {
-            sum *= double(factors[at]) / double(packed_factor(weights[size_t(e)].power()));
+            sum *= double(factors[at]) / double(of_experts[size_t(e)]);
         }
         return sum + (c.biased ? double(bias[at]) : 0);
     }
