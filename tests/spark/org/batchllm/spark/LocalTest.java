@@ -10,13 +10,19 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.logging.Handler;
+import java.util.logging.Level;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
 import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
+import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.functions;
 import org.apache.spark.sql.types.StructType;
 import org.batchllm.Plan;
@@ -58,6 +64,9 @@ public final class LocalTest {
         rowsHaveConstraintsOfTheirOwn();
         aLooseSchemaIsTaken();
         answersOfASchemaAreAColumnOfTheirValues();
+        aValueThatDoesNotFitIsNullAlone();
+        rowsOfAShuffleWithoutAKeyAreWarnedOf();
+        wrongOptionsFailOnTheDriver();
         whatNoRowCanRunWithFailsTheJob();
         vectorsAreTheReferences();
         labelsAreTheReferences();
@@ -390,10 +399,14 @@ public final class LocalTest {
     private static void aJobThatCannotBeAddedHoldsNoOther() throws Exception {
         // Both have the same keys: rows of one wait for those of the other.
         Dataset<Row> rows = SkewedRows.rows(spark, 400, 1);
-        BatchLlmOptions broken = sim().stopStrings(List.of("a\0b")).partitions(1);
+        // Without transform, which finds the mistake before any task.
+        BatchLlmOptions broken = sim().stopStrings(List.of("a\0b"));
+        Columns columns = new Columns(rows.schema(), broken);
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, broken, null, metrics);
         CompletableFuture<Boolean> failing = CompletableFuture.supplyAsync(() -> {
             try {
-                return answers(rows, broken).isEmpty();
+                return rows.mapPartitions(compute, Encoders.row(columns.result())).collectAsList().isEmpty();
             } catch (Exception e) {
                 return true;
             }
@@ -590,6 +603,98 @@ public final class LocalTest {
                         .equals("struct<n:bigint,l:array<boolean>,r:struct<n:bigint,l:array<boolean>,r:string,o:string,"
                                 + "m:map<string,double>>,o:string,m:map<string,double>>"),
                 "types of a schema");
+    }
+
+    private static void aValueThatDoesNotFitIsNullAlone() {
+        String schema = "{\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}, \"x\": {\"type\": \"number\"},"
+                + " \"l\": {\"type\": \"array\", \"items\": {\"type\": \"integer\"}}, \"s\": {\"type\": \"string\"},"
+                + " \"m\": {\"type\": \"object\", \"additionalProperties\": {\"type\": \"integer\"}}, \"any\": {}}}";
+        JsonValues values = new JsonValues(SchemaTypes.of(schema), "</think>");
+        String digits = "9".repeat(2_000);
+        List<String> written = List.of("{\"n\":3.0,\"x\":1e400,\"l\":[1,9223372036854775808,-9223372036854775808,2e1,1e999999999,2.5,"
+                        + digits + ",null,\"4\"],\"s\":\"a\\nb\",\"m\":{\"a\":1.00,\"b\":1e30},\"any\":{\"b\":[1.50,\"é\"]}}",
+                "{\"n\":9223372036854775807.0}", "{\"n\":true,\"l\":3,\"s\":5,\"any\":null}", "[1]", "{\"n\":1", "{} {}", "");
+        List<Row> rows = new ArrayList<>();
+        for (String one : written) rows.add(RowFactory.create("{\"n\":0}</think>" + one));
+        rows.add(RowFactory.create("{\"n\":1}"));
+        rows.add(RowFactory.create((Object) null));
+        UDF1<String, Object> read = values::of;
+        Column parsed = functions.udf(read, values.type()).apply(functions.col("text"));
+        List<String> found = spark.createDataFrame(rows, new StructType().add("text", "string")).select(functions.to_json(parsed))
+                                     .collectAsList().stream().map(row -> row.getString(0)).toList();
+        List<String> expected = Arrays.asList("{\"n\":3,\"x\":\"Infinity\",\"l\":[1,null,-9223372036854775808,20,null,null,null,null,null],"
+                        + "\"s\":\"a\\nb\",\"m\":{\"a\":1,\"b\":null},\"any\":\"{\\\"b\\\":[1.50,\\\"é\\\"]}\"}",
+                "{\"n\":9223372036854775807}", "{\"s\":\"5\"}", null, null, null, null, null, null);
+        check(found.equals(expected), found + " is not " + expected);
+    }
+
+    private static void rowsOfAShuffleWithoutAKeyAreWarnedOf() {
+        Dataset<Row> rows = texts(20);
+        check(warnings(() -> BatchLlm.transform(rows, text())).isEmpty(), "rows without a shuffle");
+        Dataset<Row> few = spark.range(0, 20).withColumnRenamed("id", "other");
+        Dataset<Row> joined = rows.drop("other").join(few, functions.expr("id = other"));
+        for (String adaptive : List.of("true", "false")) {
+            spark.conf().set("spark.sql.adaptive.enabled", adaptive);
+            check(warnings(() -> BatchLlm.transform(joined.hint("broadcast"), text())).isEmpty() , "a join without a shuffle");
+            for (Dataset<Row> one : List.of(rows.repartition(3, functions.col("id")), rows.orderBy("prompt"), rows.dropDuplicates("prompt"),
+                         rows.repartition(2).withColumn("more", functions.expr("id + 1")).where("id < 9"),
+                         rows.hint("merge").drop("other").join(few.hint("merge"), functions.expr("id = other")))) {
+                List<String> warned = warnings(() -> BatchLlm.transform(one, text()));
+                check(warned.size() == 1 && warned.get(0).contains("Set keyColumn"), adaptive + ": " + warned);
+            }
+        }
+        check(warnings(() -> BatchLlm.transform(rows.orderBy("prompt"), text().keyColumn("id"))).isEmpty(), "rows with a key");
+        spark.conf().unset("spark.sql.adaptive.enabled");
+        check(!Shuffles.inPlan("Project [a, concat(a,\nExchange b) AS p#1]\n+- BroadcastExchange x\n   +- Scan"), "words of a prompt");
+        check(Shuffles.inPlan("A\n+- *(2) B\n   :- C\n   :  +- ColumnarExchange hashpartitioning(a#1, 4)"), "another engine's");
+    }
+
+    /** What the driver's log is told. */
+    private static List<String> warnings(Runnable job) {
+        List<String> texts = new ArrayList<>();
+        Handler handler = new Handler() {
+            @Override
+            public void publish(LogRecord record) {
+                if (record.getLevel() == Level.WARNING) texts.add(record.getMessage());
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        Logger log = Logger.getLogger(BatchLlm.class.getName());
+        log.addHandler(handler);
+        job.run();
+        log.removeHandler(handler);
+        return texts;
+    }
+
+    private static void wrongOptionsFailOnTheDriver() {
+        for (BatchLlmOptions options : List.of(text(), text().model("/nowhere/model"))) {
+            failsAtOnce("temperature is -1: must be", options.promptColumn("own").temperature(-1));
+            failsAtOnce("max_tokens is 0", options.temperature(0).maxTokens(0));
+            failsAtOnce("min_tokens is 9: it must be at most max_tokens", options.maxTokens(4).minTokens(9));
+            failsAtOnce("stop_tokens[0] is -1", options.minTokens(0).stopTokens(List.of(-1)));
+            failsAtOnce("stop_strings[0] is empty", options.stopTokens(List.of()).stopStrings(List.of("")));
+            failsAtOnce("backend is \"gpu\": it must be auto, cpu, cuda or sim", options.stopStrings(List.of("x")).backend("gpu"));
+            failsAtOnce("compute_type is \"int8\"", options.backend("auto").computeType("int8"));
+            failsAtOnce("devices is", options.computeType("f32").devices("first"));
+            failsAtOnce("is not of the form key=value", options.devices(null).backendOptions("fast"));
+            failsAtOnce("kv_memory_fraction is 2", options.backendOptions(null).kvMemoryFraction(2));
+            failsAtOnce("regex: character 1", options.kvMemoryFraction(0).regex("(a"));
+            failsAtOnce("JSON", options.regex(null).jsonSchema("{\"type\""));
+            failsAtOnce("#/uniqueItems", options.jsonSchema("{\"type\": \"array\", \"uniqueItems\": true}"));
+            failsAtOnce("grammar: line 1", options.jsonSchema(null).grammar("root ::= ("));
+            failsAtOnce("line 1, column", options.grammar(null).larkGrammar("start: ("));
+            failsAtOnce("the list is empty", options.larkGrammar(null).choices(List.of()));
+            failsAtOnce("a zero character", options.choices(List.of("a\0b")));
+            // What is right, or depends on the model, passes.
+            BatchLlm.transform(table(3), options.choices(List.of("é", "b")).stopTokens(List.of(1 << 30)).badWords(List.of("x")));
+        }
+        failsAtOnce("only backend \"sim\" runs without a model", text().model(null).promptColumn("own"));
+        failsAtOnce("the sim backend has no such option", sim().promptColumn("own").backendOptions("speed=2"));
     }
 
     private static void whatNoRowCanRunWithFailsTheJob() {

@@ -141,7 +141,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     /**
      * A column of distinct integers: a key identifies its row, determines the row's random numbers, and puts results
      * back in order ({@link #ordered}). Default: none; a column "batchllm_key" is added, which increases in the order
-     * of the input.
+     * of the input. Set one if the rows come from a shuffle, whose order may be another when it is computed again.
      */
     public BatchLlmOptions keyColumn(String name) {
         keyColumn = name;
@@ -267,7 +267,8 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
 
     /**
      * Adds a column {@code parsed}: the answer as a value of the type that {@link #jsonSchema} gives, a struct for an
-     * object with properties. Null for rows that failed or were cut off. Default false.
+     * object with properties. Null for rows that failed or were cut off; within it, an integer beyond 64 bits is null.
+     * Default false.
      */
     public BatchLlmOptions parsed(boolean value) {
         parsed = value;
@@ -565,6 +566,14 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
         BatchLlmOptions copy = copy();
         copy.plan = null;
         copy.planPath = null;
+        return copy;
+    }
+
+    /** A copy for an engine without pictures, of a model in this directory. */
+    BatchLlmOptions withModel(String directory) {
+        BatchLlmOptions copy = copy();
+        copy.model = directory;
+        copy.imageFolders = List.of();
         return copy;
     }
 

@@ -46,7 +46,7 @@ final class NativeEngine implements AutoCloseable {
 
     /** warnings: may be called on any thread. */
     NativeEngine(BatchLlmOptions options, String devices, Consumer<String> warnings) {
-        engine = Engine.create(engineOptions(options, devices, warnings));
+        engine = Engine.create(engineOptions(options, devices, new EngineLog(System.getLogger("org.batchllm"), warnings)));
         labels = engine.labels();
     }
 
@@ -62,13 +62,13 @@ final class NativeEngine implements AutoCloseable {
                 Boolean.toString(options.reproducible), String.valueOf(options.imageFolders));
     }
 
-    private static EngineOptions engineOptions(BatchLlmOptions options, String devices, Consumer<String> warnings) {
+    static EngineOptions engineOptions(BatchLlmOptions options, String devices, System.Logger log) {
         EngineOptions.Builder builder = options.model == null ? EngineOptions.builder()
                                                               : EngineOptions.builder(Path.of(options.model));
         builder.backend(options.backend)
                 .computeType(options.computeType)
                 .backendOptions(options.backendOptions)
-                .logger(new EngineLog(System.getLogger("org.batchllm"), warnings));
+                .logger(log);
         if (!devices.isEmpty()) builder.devices(devices);
         if (options.enlarge != null)
             builder.sharing(Sharing.valueOf(options.enlarge.toUpperCase(Locale.ROOT)));
@@ -217,16 +217,19 @@ final class NativeEngine implements AutoCloseable {
         return offsets;
     }
 
-    /** Fails the feed if no row can run with its options. Those that rows may have instead count as right. */
+    /** Fails the feed if no row can run with its options. */
     private void check(Feed feed) {
-        BatchLlmOptions options = feed.options;
-        if (!checked.add(feed)) return;
+        if (checked.add(feed)) engine.check(paramsOfAll(feed.options));
+    }
+
+    /** The parameters of all rows. Those that rows may have instead have valid values. */
+    static SamplingParams paramsOfAll(BatchLlmOptions options) {
         SamplingParams.Builder all = builder(options);
         if (options.generates()) {
             all.maxTokens(options.maxTokensColumn == null ? options.maxTokens : Math.max(1, options.minTokens));
             all.temperature(options.temperatureColumn == null ? options.temperature : 0);
         }
-        engine.check(all.build());
+        return all.build();
     }
 
     private static SamplingParams.Builder builder(BatchLlmOptions options) {
