@@ -16,6 +16,7 @@ import java.util.logging.LogRecord;
 import java.util.logging.Logger;
 import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
+import org.apache.spark.api.java.function.VoidFunction2;
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
@@ -24,6 +25,7 @@ import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.functions;
+import org.apache.spark.sql.streaming.Trigger;
 import org.apache.spark.sql.types.StructType;
 import org.batchllm.Plan;
 import scala.collection.immutable.ArraySeq;
@@ -74,6 +76,7 @@ public final class LocalTest {
         aDamagedPlanFailsItsJobAlone();
         twoJobsAtOnceShareAnEngine();
         jobsThatStopEarlyLeaveTheEngineUsable();
+        streamsAreTransformedBatchByBatch();
         enginesAreSharedAndClosedWhenIdle();
         aTaskHoldsOneAndAHalfWindows();
         whatCannotWorkSaysWhy();
@@ -141,7 +144,7 @@ public final class LocalTest {
         check(made.size() == 60, made.size() + " rows");
         for (int i = 0; i < 60; ++i) {
             if (i == 7) {
-                check(made.get(i).<String>getAs("error").startsWith("ROW_NULL: "), made.get(i).toString());
+                check(made.get(i).<String>getAs("error").equals("ROW_NULL: column all is null"), made.get(i).toString());
                 continue;
             }
             check(made.get(i).getAs("error") == null, made.get(i).toString());
@@ -272,7 +275,7 @@ public final class LocalTest {
         for (int i = 0; i < 40; ++i) {
             Row row = results.get(i);
             String error = row.getAs("error");
-            String expected = i == 3 ? "ROW_NULL"
+            String expected = i == 3 ? "ROW_NULL: column prompt is null"
                     : i == 5         ? "ROW_EMPTY"
                     : i == 7         ? "ROW_UNKNOWN_TOKEN"
                     : i == 9         ? "ROW_TOO_LONG"
@@ -281,7 +284,7 @@ public final class LocalTest {
                 check(error == null && row.getAs("tokens").equals(good.get(i).getAs("tokens")),
                         "row " + i + ": " + row);
             } else {
-                check(error != null && error.startsWith(expected + ": ")
+                check(error != null && error.startsWith(expected)
                                 && row.getAs("finish_reason").equals("error"),
                         "row " + i + ": " + row);
                 check(row.getAs("tokens") == null && row.<Long>getAs("completion_tokens") == 0,
@@ -818,6 +821,22 @@ public final class LocalTest {
         check(answers(rows, sim()).size() == 3_000, "after limit");
     }
 
+    private static void streamsAreTransformedBatchByBatch() throws Exception {
+        String in = folder.resolve("stream").toString(), out = folder.resolve("stream-answers").toString();
+        texts(30).select("id", "prompt").repartition(3).write().json(in);
+        Dataset<Row> stream = spark.readStream().schema("id bigint, prompt string").option("maxFilesPerTrigger", 1).json(in);
+        fails(() -> BatchLlm.transform(stream, text()), "the rows are a stream");
+        long loaded = SharedEngine.loaded();
+        VoidFunction2<Dataset<Row>, Long> answer = (batch, number) ->
+                BatchLlm.transform(batch, text().keyColumn("id")).write().mode("append").json(out);
+        stream.writeStream().trigger(Trigger.AvailableNow()).foreachBatch(answer)
+                .option("checkpointLocation", folder.resolve("stream-state").toString()).start().awaitTermination();
+        check(SharedEngine.loaded() <= loaded + 1, "an engine for each batch");
+        Dataset<Row> found = spark.read().json(out);
+        check(found.count() == 30 && found.select("id").distinct().count() == 30 && !Arrays.asList(found.columns()).contains("error"),
+                found.count() + " answers of a stream");
+    }
+
     private static void enginesAreSharedAndClosedWhenIdle() throws Exception {
         long loaded = SharedEngine.loaded();
         BatchLlmOptions options = sim().kvMemoryBytes(512 << 20).partitions(6);
@@ -904,12 +923,33 @@ public final class LocalTest {
                                 text().keyColumn("maybe")),
                 "column maybe: a row has no key");
         fails(() -> answers(rows, text().keyColumn("id").model("/nowhere/model")), "/nowhere/model");
+        fails(() -> answers(rows, text().keyColumn("id").model("no/model")),
+                "there is no directory " + Path.of("no/model").toAbsolutePath() + " (no/model is relative to");
         check(BatchLlm.transform(rows.withColumn("text", functions.lit(1)), text().resultPrefix("m_"))
                                 .columns()
                                 .length
                         == 12,
                 "prefix");
         check(BatchLlm.transform(rows.limit(0), text()).collectAsList().isEmpty(), "no rows");
+        // A key of any integer type; a null in a list of pictures, whatever the picture is.
+        Dataset<Row> small = rows.withColumn("id", functions.expr("cast(id as tinyint)"))
+                                     .withColumn("pages", functions.expr("array('a.png', nullif('x', 'x'))"));
+        Row first = BatchLlm.transform(small, text().keyColumn("id").imageColumn("pages").ordered(true)).head();
+        check(first.<Byte>getAs("id") == 0 && "ROW_PICTURE: column pages: a picture is null".equals(first.getAs("error")),
+                first.toString());
+        fails(() -> BatchLlm.transform(rows.selectExpr("id", "array(1Y) prompt"), text()), "is neither text nor an array of token ids");
+
+        fails(() -> text().stopStrings(Arrays.asList("a", null)), "stopStrings: text 1 is null");
+        fails(() -> text().badWords(Arrays.asList((String) null)), "badWords: text 0 is null");
+        fails(() -> text().stopTokens(Arrays.asList(1, 2, null)), "stopTokens: token 2 is null");
+        fails(() -> text().choices(Arrays.asList("a", null)), "choices: text 1 is null");
+        fails(() -> text().imageFolders(Arrays.asList((String) null)), "imageFolders: text 0 is null");
+        fails(() -> text().adapter("a", null), "adapters: the directory of a is null");
+        fails(() -> text().promptColumn(null), "promptColumn is null");
+        fails(() -> text().task(null), "task is null");
+        fails(() -> BatchLlm.transform(null, text()), "rows is null");
+        fails(() -> BatchLlm.transform(rows, null), "options is null");
+        fails(() -> BatchLlm.transform(rows, text(), null), "metrics is null");
     }
 
     private static List<Row> answers(Dataset<Row> rows, BatchLlmOptions options) {

@@ -13,6 +13,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.logging.Logger;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
@@ -62,12 +63,19 @@ public final class BatchLlm {
     private BatchLlm() {}
 
     public static Dataset<Row> transform(Dataset<Row> rows, BatchLlmOptions options) {
+        Objects.requireNonNull(rows, "rows is null");
         return transform(rows, options, new BatchLlmMetrics(rows.sparkSession().sparkContext()));
     }
 
     /** The same, and adds the counts to the metrics. */
     public static Dataset<Row> transform(
             Dataset<Row> rows, BatchLlmOptions given, BatchLlmMetrics metrics) {
+        Objects.requireNonNull(rows, "rows is null");
+        Objects.requireNonNull(given, "options is null");
+        Objects.requireNonNull(metrics, "metrics is null");
+        if (rows.isStreaming()) {
+            throw new IllegalArgumentException("the rows are a stream: transform each of its batches, in foreachBatch");
+        }
         given.check();
         BatchLlmOptions options = given.template == null ? given : given.withPrompts(Columns.PROMPT);
         JavaSparkContext context = JavaSparkContext.fromSparkContext(rows.sparkSession().sparkContext());

@@ -46,8 +46,16 @@ final class NativeEngine implements AutoCloseable {
 
     /** warnings: may be called on any thread. */
     NativeEngine(BatchLlmOptions options, String devices, Consumer<String> warnings) {
+        if (options.model != null) requireDirectory(Path.of(options.model));
         engine = Engine.create(engineOptions(options, devices, new EngineLog(System.getLogger("org.batchllm"), warnings)));
         labels = engine.labels();
+    }
+
+    /** An absolute path needs no explanation: the engine says what is missing. */
+    private static void requireDirectory(Path model) {
+        if (model.isAbsolute() || Files.isDirectory(model)) return;
+        throw new IllegalArgumentException("model: there is no directory " + model.toAbsolutePath() + " (" + model
+                + " is relative to the executor's working directory)");
     }
 
     /** Equal for options that the same engine can serve; independent of sampling and device. */
