@@ -14,9 +14,11 @@ import java.util.logging.Handler;
 import java.util.logging.Level;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
+import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
 import org.apache.spark.api.java.function.VoidFunction2;
+import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
@@ -402,14 +404,10 @@ public final class LocalTest {
     private static void aJobThatCannotBeAddedHoldsNoOther() throws Exception {
         // Both have the same keys: rows of one wait for those of the other.
         Dataset<Row> rows = SkewedRows.rows(spark, 400, 1);
-        // Without transform, which finds the mistake before any task.
         BatchLlmOptions broken = sim().stopStrings(List.of("a\0b"));
-        Columns columns = new Columns(rows.schema(), broken);
-        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
-        MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, broken, null, metrics);
         CompletableFuture<Boolean> failing = CompletableFuture.supplyAsync(() -> {
             try {
-                return rows.mapPartitions(compute, Encoders.row(columns.result())).collectAsList().isEmpty();
+                return withoutChecks(rows, broken, null).isEmpty();
             } catch (Exception e) {
                 return true;
             }
@@ -417,6 +415,14 @@ public final class LocalTest {
         check(answers(rows, sim()).size() == 400, "rows of the job that can be added");
         check(failing.get(), "a stop string with a zero byte was taken");
         check(answers(rows, sim()).size() == 400, "rows after the job that could not");
+    }
+
+    /** Without transform, which finds mistakes before any task. */
+    private static List<Row> withoutChecks(Dataset<Row> rows, BatchLlmOptions options, Broadcast<byte[]> plan) {
+        Columns columns = new Columns(rows.schema(), options);
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, options, plan, metrics);
+        return rows.mapPartitions(compute, Encoders.row(columns.result())).collectAsList();
     }
 
     private static void samplesAreRowsOfTheirOwn() {
@@ -799,7 +805,12 @@ public final class LocalTest {
     private static void aDamagedPlanFailsItsJobAlone() throws Exception {
         Path file = folder.resolve("damaged.plan");
         Files.write(file, new byte[] {1, 2, 3});
-        fails(() -> answers(SkewedRows.rows(spark, 10, 1), sim().planPath(file.toString())), "plan");
+        Dataset<Row> rows = SkewedRows.rows(spark, 10, 1);
+        fails(() -> BatchLlm.transform(rows, sim().planPath(file.toString())), "planPath " + file + ": ");
+        byte[] bytes = Files.readAllBytes(file);
+        fails(() -> BatchLlm.transform(rows, sim().plan(bytes)), "plan: ");
+        Broadcast<byte[]> plan = JavaSparkContext.fromSparkContext(spark.sparkContext()).broadcast(bytes);
+        fails(() -> withoutChecks(rows, sim(), plan), "plan");
         check(answers(SkewedRows.rows(spark, 10, 1), sim()).size() == 10, "the engine after a bad plan");
     }
 

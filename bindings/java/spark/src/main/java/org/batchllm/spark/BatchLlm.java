@@ -27,6 +27,7 @@ import org.apache.spark.sql.api.java.UDF2;
 import org.apache.spark.sql.expressions.UserDefinedFunction;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
+import org.batchllm.BatchLlmException;
 import org.batchllm.PrefixRanges;
 
 /**
@@ -88,6 +89,7 @@ public final class BatchLlm {
         if (options.template != null) keyed = withPrompts(keyed, options);
         Columns columns = new Columns(keyed.schema(), options);
         OptionCheck.check(options, columns.constraint());
+        byte[] file = planFile(options);
 
         PromptSample sample = sample(keyed, columns, options, context);
         PromptSample keys = sample;
@@ -111,7 +113,6 @@ public final class BatchLlm {
                         .drop(PLACE)
                         .sortWithinPartitions(columns.sorted(), columns.key());
 
-        byte[] file = planFile(options);
         Broadcast<byte[]> plan = file == null ? null : context.broadcast(file);
         BatchLlmOptions sent = options.withoutPlan();
         MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, sent, plan, metrics);
@@ -245,12 +246,18 @@ public final class BatchLlm {
         return names;
     }
 
+    /** Null: there is none. Throws if it is damaged. */
     private static byte[] planFile(BatchLlmOptions options) {
-        if (options.planPath == null) return options.plan;
+        if (options.planPath == null && options.plan == null) return null;
+        String given = options.planPath == null ? "plan" : "planPath " + options.planPath;
         try {
-            return Files.readAllBytes(Path.of(options.planPath));
+            byte[] file = options.planPath == null ? options.plan : Files.readAllBytes(Path.of(options.planPath));
+            NativeEngine.planOf(file).close();
+            return file;
         } catch (IOException e) {
-            throw new UncheckedIOException("planPath " + options.planPath, e);
+            throw new UncheckedIOException(given, e);
+        } catch (BatchLlmException.PlanFormat e) {
+            throw new IllegalArgumentException(given + ": " + e.getMessage(), e);
         }
     }
 }

@@ -16,7 +16,6 @@ import java.util.WeakHashMap;
 import java.util.function.Consumer;
 import java.util.function.LongFunction;
 import java.util.stream.Collectors;
-import org.apache.spark.broadcast.Broadcast;
 import org.batchllm.Adapter;
 import org.batchllm.BatchLlmException;
 import org.batchllm.Constraint;
@@ -271,7 +270,7 @@ final class NativeEngine implements AutoCloseable {
     void plan(Feed feed) {
         if (feed.plan == null) return;
         if (plan == null || planId != feed.plan.id()) {
-            Plan loaded = load(feed.plan);
+            Plan loaded = planOf(feed.plan.value());
             if (plan != null) plan.close();
             plan = loaded;
             planId = feed.plan.id();
@@ -280,17 +279,18 @@ final class NativeEngine implements AutoCloseable {
         engine.buildGroups();
     }
 
-    private static Plan load(Broadcast<byte[]> plan) {
+    /** The plan of a plan file's bytes, which must be closed. */
+    static Plan planOf(byte[] bytes) {
         try {
             Path file = Files.createTempFile("batchllm", ".plan");
             try {
-                Files.write(file, plan.value());
+                Files.write(file, bytes);
                 return Plan.load(file);
             } finally {
                 Files.delete(file);
             }
         } catch (IOException e) {
-            throw new UncheckedIOException("the plan's copy on this executor", e);
+            throw new UncheckedIOException("a copy of the plan on this machine", e);
         }
     }
 
