@@ -798,6 +798,12 @@ public final class LocalTest {
         check(results.equals(answers(rows, sim().partitions(1).plan(Files.readAllBytes(file)))),
                 "planPath and plan differ");
         check(results.equals(answers(rows, sim())), "answers differ with a plan");
+        check(planned.warnings().stream().noneMatch(one -> one.contains("of the plan")), planned.warnings().toString());
+        Dataset<Row> others = rows.withColumn("prompt", functions.expr("transform(prompt, token -> token + 1)"));
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        answers(others, sim().planPath(file.toString()), metrics);
+        check(metrics.warnings().stream().anyMatch(one -> one.contains("none of these rows is in a group of the plan")),
+                metrics.warnings().toString());
         check(Math.abs(planned.savingRatio() - whole) < 0.001,
                 planned.savingRatio() + " saved, planned " + whole);
     }

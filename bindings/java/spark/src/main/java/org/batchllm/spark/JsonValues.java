@@ -82,7 +82,8 @@ final class JsonValues implements Serializable {
 
     /** 3 for 3.0 too; null for what has a fraction or more than 64 bits. */
     private static Long integer(JsonNode node) {
-        if (!node.isNumber()) return null;
+        // Jackson 2.15, which Spark 3.5 has, makes 1e400 an infinite double, which is no decimal number.
+        if (!node.isNumber() || Double.isInfinite(node.doubleValue())) return null;
         BigDecimal value = node.decimalValue();
         // First the size: the digits of 1e999999999 would fill the memory.
         if (value.compareTo(LEAST) < 0 || value.compareTo(MOST) > 0) return null;
