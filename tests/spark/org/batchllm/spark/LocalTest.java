@@ -644,7 +644,7 @@ public final class LocalTest {
         Dataset<Row> joined = rows.drop("other").join(few, functions.expr("id = other"));
         for (String adaptive : List.of("true", "false")) {
             spark.conf().set("spark.sql.adaptive.enabled", adaptive);
-            check(warnings(() -> BatchLlm.transform(joined.hint("broadcast"), text())).isEmpty() , "a join without a shuffle");
+            check(warnings(() -> BatchLlm.transform(joined.hint("broadcast"), text())).isEmpty(), "a join without a shuffle");
             for (Dataset<Row> one : List.of(rows.repartition(3, functions.col("id")), rows.orderBy("prompt"), rows.dropDuplicates("prompt"),
                          rows.repartition(2).withColumn("more", functions.expr("id + 1")).where("id < 9"),
                          rows.hint("merge").drop("other").join(few.hint("merge"), functions.expr("id = other")))) {
