@@ -133,11 +133,11 @@ IN_JAVA = {
     "Choice": ("Boolean", "null", "boolean value", "value"),
     "Seed": ("long", None, "long value", "value"),
     "Likeliest": ("int", None, "int value", "value"),
-    "TaskName": ("Task", "Task.GENERATE", "Task value", "Objects.requireNonNull(value)"),
-    "PoolingName": ("Pooling", "Pooling.MODEL", "Pooling value", "Objects.requireNonNull(value)"),
-    "Tokens": ("int[]", "{}", "int... values", "values.clone()"),
-    "Texts": ("List<byte[]>", "List.of()", "String... values", "terminable(values)"),
-    "Biases": ("Map<Integer, Float>", "Map.of()", "Map<Integer, Float> values", "Map.copyOf(values)"),
+    "TaskName": ("Task", "Task.GENERATE", "Task value", 'Objects.requireNonNull(value, "{name} is null")'),
+    "PoolingName": ("Pooling", "Pooling.MODEL", "Pooling value", 'Objects.requireNonNull(value, "{name} is null")'),
+    "Tokens": ("int[]", "{}", "int... values", 'Objects.requireNonNull(values, "{name} is null").clone()'),
+    "Texts": ("List<byte[]>", "List.of()", "String... values", 'terminable("{name}", values)'),
+    "Biases": ("Map<Integer, Float>", "Map.of()", "Map<Integer, Float> values", 'Map.copyOf(Objects.requireNonNull(values, "{name} is null"))'),
 }
 # How a value is passed on: as one of the native layer's integers or numbers.
 AS_INTEGER = {
@@ -181,7 +181,7 @@ def java_value_doc(one):
 
 def java(parameters):
     lines = [
-        "package org.batchllm;", "", "import java.util.LinkedHashMap;", "import java.util.List;", "import java.util.Map;",
+        "package org.batchllm;", "", "import java.util.Arrays;", "import java.util.LinkedHashMap;", "import java.util.List;", "import java.util.Map;",
         "import java.util.Objects;", "import java.util.function.Function;", "import java.util.function.ToDoubleFunction;",
         "import java.util.function.ToLongFunction;", "import java.util.stream.Collectors;", "import java.util.stream.Stream;", "",
         f"/** The parameters of a row, with a setter for each. {MADE_FROM} */",
@@ -200,7 +200,9 @@ def java(parameters):
     lines += ["    }", ""] + [java_field(one, IN_JAVA) for one in parameters]
     lines += ["", "    void copy(ParameterSetters from) {"]
     lines += [f"        {one.java} = from.{one.java};" for one in parameters]
-    lines += ["    }", "", "    private static List<byte[]> terminable(String[] values) {",
+    lines += ["    }", "", "    private static List<byte[]> terminable(String name, String[] values) {",
+              '        int missing = Arrays.asList(Objects.requireNonNull(values, name + " is null")).indexOf(null);',
+              '        if (missing >= 0) throw new IllegalArgumentException(name + ": text " + missing + " is null");',
               "        return Stream.of(values).map(Utf8::terminable).collect(Collectors.toUnmodifiableList());",
               "    }"]
     for one in parameters:
@@ -208,7 +210,7 @@ def java(parameters):
         text = one.text + (f" {LIKELIEST}" if one.kind == "Likeliest" else "")
         lines += ["", *java_doc(text, f"@param {argument.split()[-1]} {java_value_doc(one)}", "@return this"),
                   f"    public SamplingParams.Builder {one.java}({argument}) {{",
-                  f"        {one.java} = {value};", "        return (SamplingParams.Builder) this;", "    }"]
+                  f"        {one.java} = {value.replace('{name}', one.java)};", "        return (SamplingParams.Builder) this;", "    }"]
     return lines + ["}"]
 
 
@@ -217,8 +219,8 @@ IN_SPARK = {
     **{kind: IN_JAVA[kind] for kind in ("Whole", "Flag", "Seed")},
     "Number": ("double", None, "double value", "value"),
     "Likeliest": ("boolean", "false", "boolean value", "value"),
-    "Tokens": ("int[]", "{}", "List<Integer> tokens", "tokens.stream().mapToInt(Integer::intValue).toArray()"),
-    "Texts": ("String[]", "{}", "List<String> texts", "texts.toArray(new String[0])"),
+    "Tokens": ("int[]", "{}", "List<Integer> tokens", 'tokens("{name}", tokens)'),
+    "Texts": ("String[]", "{}", "List<String> texts", 'texts("{name}", texts)'),
 }
 
 
@@ -235,7 +237,7 @@ def spark(parameters):
     """Those of generated rows; what makes vectors and labels determines columns, and stands in BatchLlmOptions."""
     options = [one for one in parameters if one.kind in IN_SPARK and one.rows != "embedded"]
     lines = [
-        "package org.batchllm.spark;", "", "import java.io.Serializable;", "import java.util.List;",
+        "package org.batchllm.spark;", "", "import java.io.Serializable;", "import java.util.ArrayList;", "import java.util.List;", "import java.util.Objects;",
         "import org.batchllm.SamplingParams;", "",
         f"/** The parameters of all rows, with a setter for each. {MADE_FROM} */",
         "abstract class ParameterOptions implements Serializable {",
@@ -246,11 +248,19 @@ def spark(parameters):
     for one in options:
         value = f"{one.java} ? 0 : -1" if one.kind == "Likeliest" else one.java
         lines.append(f"        builder.{one.java}({value});")
-    lines.append("    }")
+    lines += ["    }", "",
+              "    static String[] texts(String name, List<String> texts) {",
+              '        int missing = new ArrayList<>(Objects.requireNonNull(texts, name + " is null")).indexOf(null);',
+              '        if (missing >= 0) throw new IllegalArgumentException(name + ": text " + missing + " is null");',
+              "        return texts.toArray(new String[0]);", "    }", "",
+              "    private static int[] tokens(String name, List<Integer> tokens) {",
+              '        int missing = new ArrayList<>(Objects.requireNonNull(tokens, name + " is null")).indexOf(null);',
+              '        if (missing >= 0) throw new IllegalArgumentException(name + ": token " + missing + " is null");',
+              "        return tokens.stream().mapToInt(Integer::intValue).toArray();", "    }"]
     for one in options:
         argument, value = IN_SPARK[one.kind][2:]
         lines += ["", *java_doc(spark_doc(one)), f"    public BatchLlmOptions {one.java}({argument}) {{",
-                  f"        {one.java} = {value};", "        return (BatchLlmOptions) this;", "    }"]
+                  f"        {one.java} = {value.replace('{name}', one.java)};", "        return (BatchLlmOptions) this;", "    }"]
     return lines + ["}"]
 
 

@@ -984,8 +984,8 @@ BATCHLLM_API int32_t batchllm_plan_group(const batchllm_plan *plan, int64_t grou
  * is: its groups run in their order, after earlier groups that have not started. It may contain
  * rows that failed when they were added. Any other plan contributes its groups: rows are matched by
  * their tokens, at any position, and the plan may have more, fewer or other rows. Rows whose tokens
- * the plan does not have are planned again. The plan is copied. PLAN_MISMATCH if the tokenizer's
- * fingerprint differs. */
+ * the plan does not have are planned again; a warning in the log says so if no row is in a group of
+ * it. The plan is copied. PLAN_MISMATCH if the tokenizer's fingerprint differs. */
 BATCHLLM_API int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan);
 
 /* Returns the plan of the rows taken by the last batchllm_build_groups, for saving. */

@@ -175,6 +175,13 @@ Status Agenda::plan(Intake *intake, bool use_given) {
     return {};
 }
 
+bool Agenda::has_groups_given() const {
+    if (!given_.has_value()) return false;
+    const std::vector<PlanGroup> &groups = given_->groups;
+    return std::any_of(groups.begin(), groups.end(),
+                       [](const PlanGroup &group) { return group.prefix >= 0; });
+}
+
 void Agenda::clear() {
     next_group_ = static_cast<int64_t>(plan_.groups.size());
     tokens_ = {};

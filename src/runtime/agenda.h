@@ -41,6 +41,10 @@ class Agenda {
     // The plan's advice, for people; "": none.
     std::string advice_text(const Tokenizer *tokenizer) const;
     double advised_gain() const; // in tokens
+    // Whether use() was given a plan with groups.
+    bool has_groups_given() const;
+    // Rows of the plan that kept their groups of the one passed to use().
+    int64_t reused_rows() const { return plan_.reused_rows; }
 
     bool at_end() const { return next_group_ == static_cast<int64_t>(plan_.groups.size()); }
     const PlanGroup &next_group() const { return plan_.groups[static_cast<size_t>(next_group_)]; }

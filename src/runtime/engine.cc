@@ -148,10 +148,15 @@ Status Engine::build_groups() {
 
 Status Engine::plan_rows(bool use_given) {
     if (intake_.unplanned().empty()) return {};
+    const bool groups_given = use_given && agenda_.has_groups_given();
     RETURN_IF_ERROR(agenda_.plan(&intake_, use_given));
     placement_.begin_plan();
-    if (!observers_->wants_advice()) return {};
     try {
+        if (groups_given && agenda_.reused_rows() == 0 && agenda_.waiting_tokens().prompt > 0) {
+            observers_->warn("none of these rows is in a group of the plan to be used, so they are "
+                             "planned again: was it made of other prompts or with other options?");
+        }
+        if (!observers_->wants_advice()) return {};
         observers_->planned(agenda_.advice_text(reader_->tokenizer()), agenda_.advised_gain());
     } catch (const std::bad_alloc &) {
         // The plan is good without its advice.

@@ -210,6 +210,47 @@ static void a_plan_of_just_these_rows_is_taken_in_its_order(void **state) {
     free_rows(&more);
 }
 
+static void remember_warning(void *user, int32_t level, const char *message) {
+    assert_int_equal(level, BATCHLLM_LOG_WARNING);
+    snprintf(user, 256, "%s", message);
+}
+
+static void a_plan_of_other_rows_is_warned_of(void **state) {
+    (void)state;
+    token_rows rows = make_rows(40, 50, 10);
+    batchllm_plan *plan = plan_of(&rows, NULL, NULL);
+    for (int other = 0; other < 2; ++other) {
+        char warning[256] = "";
+        batchllm_engine_options options;
+        batchllm_engine_options_init(&options, sizeof options);
+        options.log = remember_warning;
+        options.log_user = warning;
+        batchllm_engine *engine = sim_engine_with(&options);
+        assert_ok(batchllm_engine_use_plan(engine, plan));
+        /* Rows without tokens say nothing about the plan. */
+        const int64_t empty[] = {0, 0};
+        assert_ok(batchllm_add_tokens(engine, 1, NULL, empty, NULL, NULL, 0));
+        assert_ok(batchllm_build_groups(engine));
+        assert_string_equal(warning, "");
+
+        token_rows added = make_rows(30, 50, 10);
+        for (int64_t i = 0; other && i < added.offsets[30]; ++i) added.tokens[i] += 1;
+        assert_ok(batchllm_engine_use_plan(engine, plan));
+        add_rows(engine, &added, 3);
+        assert_ok(batchllm_build_groups(engine));
+        if (other) {
+            assert_non_null(strstr(warning, "none of these rows is in a group of the plan"));
+        } else {
+            assert_string_equal(warning, "");
+        }
+        batchllm_results_free(run_all(engine));
+        batchllm_engine_destroy(engine);
+        free_rows(&added);
+    }
+    batchllm_plan_destroy(plan);
+    free_rows(&rows);
+}
+
 static void rows_added_before_a_step_are_planned_with_those_that_wait(void **state) {
     (void)state;
     batchllm_engine_options options;
@@ -323,6 +364,7 @@ int main(void) {
         cmocka_unit_test(rows_that_have_not_changed_keep_their_groups),
         cmocka_unit_test(an_engine_uses_a_plan_and_gives_its_own),
         cmocka_unit_test(a_plan_of_just_these_rows_is_taken_in_its_order),
+        cmocka_unit_test(a_plan_of_other_rows_is_warned_of),
         cmocka_unit_test(rows_added_before_a_step_are_planned_with_those_that_wait),
         cmocka_unit_test(common_heads_of_prefixes_are_computed_once),
     };

@@ -137,6 +137,18 @@ class Pictures(ProgramTest):
         for name, says in wrong.items():
             self.assertIn(says, found[name]["error"]["message"])
 
+    def test_after_one_slash_a_file_with_a_percent_sign_in_its_name_comes_first(self):
+        shutil.copy(GOLDEN / FILES[0], self.directory / "%41.png")
+        (self.directory / "A.png").write_bytes(b"no picture")
+        names = [f"file:{self.directory}/%41.png", f"file:{self.directory}/%2541.png", f"file://{self.directory}/%2541.png"]
+        wrong = [f"file://{self.directory}/%41.png", f"file:{self.directory}/%41.png\0"]
+        rows = [{"id": name, "prompt": ROWS[0]["text"], "images": [name]} for name in [*names, *wrong]]
+        found = {row["id"]: row for row in self.run_rows(rows, "--max-tokens", str(NEW), "--no-special", backend=CPU, expect=3)}
+        for name in names:
+            self.assertNotIn("error", found[name])
+        self.assertIn("not a JPEG", found[wrong[0]]["error"]["message"])
+        self.assertIn("is not the name", found[wrong[1]]["error"]["message"])
+
     def test_plans_count_the_tokens_of_pictures(self):
         rows = [{"prompt": row["text"], "images": [FILES[n] for n in row["pictures"]]} for row in ROWS]
         plan, stats = self.directory / "rows.plan", self.directory / "stats.json"

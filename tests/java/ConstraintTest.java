@@ -40,6 +40,38 @@ final class ConstraintTest {
         }
     }
 
+    public static void a_null_is_named() {
+        Check.throwing(NullPointerException.class, "texts is null", () -> Constraint.ofChoices((List<String>) null));
+        Check.throwing(NullPointerException.class, "texts is null", () -> Constraint.ofChoices((String[]) null));
+        Check.throwing(IllegalArgumentException.class, "choice 1 is null", () -> Constraint.ofChoices("a", null));
+        Check.throwing(NullPointerException.class, "expression is null", () -> Constraint.ofRegex(null));
+        Check.throwing(NullPointerException.class, "schema is null", () -> Constraint.ofJsonSchema(null));
+        Check.throwing(NullPointerException.class, "grammar is null", () -> Constraint.ofGbnf(null));
+        Check.throwing(NullPointerException.class, "grammar is null", () -> Constraint.ofLark(null));
+        Check.throwing(NullPointerException.class, "marker is null", () -> Constraint.ofRegex("a").withStartAfter(null));
+        SamplingParams.Builder builder = SamplingParams.builder();
+        Check.throwing(IllegalArgumentException.class, "stopStrings: text 1 is null", () -> builder.stopStrings("a", null));
+        Check.throwing(NullPointerException.class, "badWords is null", () -> builder.badWords((String[]) null));
+        Check.throwing(NullPointerException.class, "stopTokens is null", () -> builder.stopTokens((int[]) null));
+        Check.throwing(NullPointerException.class, "modelDirectory is null", () -> EngineOptions.builder(null));
+    }
+
+    public static void rows_to_be_scored_have_none() {
+        try (Engine engine = Jobs.modelEngine()) {
+            Rows rows = Rows.ofScores(List.of("Once", "upon"), List.of("a", "b"));
+            String says = "only generated text has one";
+            SamplingParams constrained = with(Constraint.ofChoices("a"));
+            Check.throwing(IllegalArgumentException.class, says, () -> engine.add(rows.withParams(constrained)));
+            Check.throwing(
+                    IllegalArgumentException.class,
+                    says,
+                    () -> engine.add(rows.withParams(List.of(SamplingParams.DEFAULT, constrained))));
+            try (Results results = engine.generate(rows)) {
+                Check.that(results.size() == 2 && results.get(1).ok(), "rows after a wrong constraint");
+            }
+        }
+    }
+
     public static void every_row_keeps_to_its_own() {
         try (Engine engine = Jobs.modelEngine()) {
             List<String> found = texts(

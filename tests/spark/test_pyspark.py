@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 
 from batchllm import spark
 from pyspark.sql import SparkSession
@@ -73,6 +74,19 @@ def test_token_rows_draw_by_seed_and_key():
     assert len(stopped[0]) == 1
 
 
+def test_batches_of_a_stream_are_transformed():
+    with tempfile.TemporaryDirectory() as folder:
+        prompts = session.range(12).selectExpr("id", "concat('Row ', id) prompt").repartition(2)
+        prompts.write.json(f"{folder}/in")
+        stream = session.readStream.schema(prompts.schema).option("maxFilesPerTrigger", 1).json(f"{folder}/in")
+        cpu = dict(model=model, backend="cpu", key_column="id", max_tokens=2, kv_memory_bytes=64 << 20)
+        raises(Exception, "the rows are a stream", lambda: spark.transform(stream, **cpu))
+        write = stream.writeStream.option("checkpointLocation", f"{folder}/state").trigger(availableNow=True)
+        write.foreachBatch(lambda rows, number: spark.transform(rows, **cpu).write.mode("append").parquet(f"{folder}/out")).start().awaitTermination()
+        found = session.read.parquet(f"{folder}/out").collect()
+        assert sorted(row.id for row in found) == list(range(12)) and all(row.error is None for row in found), found
+
+
 def test_rows_are_scored():
     rows = session.createDataFrame([(i, f"Row {i}", [" yes", " no"]) for i in range(9)], ["id", "prompt", "choices"])
     for row in spark.transform(rows, model=model, backend="cpu", continuations_column="choices").collect():
@@ -134,7 +148,7 @@ def test_rows_have_pictures():
                   max_tokens=made["new_tokens"], image_column="page", image_folders=[folder])  # fmt: skip
     text = made["rows"][0]["text"].replace("What is this?", "{question}")
     for kind, pages in {"binary": files, "string": names, "array<binary>": [[one] for one in files],
-                        "array<string>": [[None, one] for one in names]}.items():  # fmt: skip
+                        "array<string>": [[one] for one in names]}.items():  # fmt: skip
         values = [(n, "What is this?", pages[numbers[n]]) for n in range(12)]
         rows = session.createDataFrame(values + [(12, "x", None)], f"id long, question string, page {kind}")
         for more in ({"template": "{question}", "chat": True}, {"template": text}):

@@ -40,7 +40,8 @@ class Parser:
 
     def arrow_type(self) -> Any:
         """The values' type: structs, lists, maps of text to one type, text, int64, float64 and booleans. What has no one
-        type, such as a value of either text or number, is the text of its JSON. A whole number beyond int64 is null."""
+        type, such as a value of either text or number, is the text of its JSON. A value that does not fit its type, such as
+        a whole number beyond int64, is null, alone."""
         return _type_of(self._schema, self._schema, ())
 
     def array(self, results: ResultMemory) -> Any:
@@ -120,13 +121,17 @@ def _fitted(value: Any, kind: Any) -> Any:
     if value is None:
         return None
     if types.is_large_string(kind):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if types.is_struct(kind):
         return {field.name: _fitted(value.get(field.name), field.type) for field in kind} if isinstance(value, dict) else None
     if types.is_list(kind):
         return [_fitted(one, kind.value_type) for one in value] if isinstance(value, list) else None
     if types.is_map(kind):
         return [(name, _fitted(one, kind.item_type)) for name, one in value.items()] if isinstance(value, dict) else None
-    if types.is_integer(kind):
-        return int(value) if -(2**63) <= value < 2**63 else None  # it may be written as 12.0, or be infinite
-    return float(str(value)) if types.is_floating(kind) else value  # an int may be larger than any float
+    if isinstance(value, bool) or types.is_boolean(kind):
+        return value if isinstance(value, bool) and types.is_boolean(kind) else None
+    if not isinstance(value, (int, float)):
+        return None
+    if types.is_integer(kind):  # it may be written as 12.0, or be infinite
+        return int(value) if -(2**63) <= value < 2**63 and value == int(value) else None
+    return float(str(value))  # an int may be larger than any float

@@ -230,6 +230,20 @@ class Formats(Files):
         whole, any_number = (Parser({"type": kind}).array(Results()).to_pylist() for kind in ("integer", "number"))
         self.assertEqual(whole[:5], [None, -(2**63), None, 12, None])
         self.assertEqual(any_number, [float("inf"), -(2.0**63), 2.0**63, 12.0, float("inf"), 0.1])
+        self.assertEqual(whole[5], None)
+
+    def test_a_value_that_does_not_fit_is_null_alone(self):
+        # As in Spark: LocalTest.java has the same.
+        properties = {"n": {"type": "integer"}, "l": {"type": "array", "items": {"type": "integer"}}, "any": {}, "day": {"type": "boolean"}}
+
+        class Results:
+            texts = ['{"n":3.0,"l":[1,9223372036854775808,2e1,2.5,null,"4",true],"any":{"b":[1.5,"é"]},"day":1}', '{"n":true,"l":3}', "{} {}"]
+            finish_reasons = [1] * len(texts)
+            __len__, text_of = lambda self: len(self.texts), lambda self, index: self.texts[index]
+
+        found = Parser({"type": "object", "properties": properties}).array(Results()).to_pylist()
+        self.assertEqual(found, [{"n": 3, "l": [1, None, 20, None, None, None, None], "any": '{"b":[1.5,"é"]}', "day": None},
+                                 {"n": None, "l": None, "any": None, "day": None}, None])  # fmt: skip
 
     def test_answers_of_a_schema_are_a_column_and_failed_rows_have_no_text(self):
         schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}, "day": {"type": "boolean"}}, "required": ["a", "day"],

@@ -10,14 +10,24 @@ import java.util.List;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.logging.Handler;
+import java.util.logging.Level;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
+import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
+import org.apache.spark.api.java.function.VoidFunction2;
+import org.apache.spark.broadcast.Broadcast;
+import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.functions;
+import org.apache.spark.sql.streaming.Trigger;
 import org.apache.spark.sql.types.StructType;
 import org.batchllm.Plan;
 import scala.collection.immutable.ArraySeq;
@@ -58,6 +68,9 @@ public final class LocalTest {
         rowsHaveConstraintsOfTheirOwn();
         aLooseSchemaIsTaken();
         answersOfASchemaAreAColumnOfTheirValues();
+        aValueThatDoesNotFitIsNullAlone();
+        rowsOfAShuffleWithoutAKeyAreWarnedOf();
+        wrongOptionsFailOnTheDriver();
         whatNoRowCanRunWithFailsTheJob();
         vectorsAreTheReferences();
         labelsAreTheReferences();
@@ -65,6 +78,7 @@ public final class LocalTest {
         aDamagedPlanFailsItsJobAlone();
         twoJobsAtOnceShareAnEngine();
         jobsThatStopEarlyLeaveTheEngineUsable();
+        streamsAreTransformedBatchByBatch();
         enginesAreSharedAndClosedWhenIdle();
         aTaskHoldsOneAndAHalfWindows();
         whatCannotWorkSaysWhy();
@@ -132,7 +146,7 @@ public final class LocalTest {
         check(made.size() == 60, made.size() + " rows");
         for (int i = 0; i < 60; ++i) {
             if (i == 7) {
-                check(made.get(i).<String>getAs("error").startsWith("ROW_NULL: "), made.get(i).toString());
+                check(made.get(i).<String>getAs("error").equals("ROW_NULL: column all is null"), made.get(i).toString());
                 continue;
             }
             check(made.get(i).getAs("error") == null, made.get(i).toString());
@@ -263,7 +277,7 @@ public final class LocalTest {
         for (int i = 0; i < 40; ++i) {
             Row row = results.get(i);
             String error = row.getAs("error");
-            String expected = i == 3 ? "ROW_NULL"
+            String expected = i == 3 ? "ROW_NULL: column prompt is null"
                     : i == 5         ? "ROW_EMPTY"
                     : i == 7         ? "ROW_UNKNOWN_TOKEN"
                     : i == 9         ? "ROW_TOO_LONG"
@@ -272,7 +286,7 @@ public final class LocalTest {
                 check(error == null && row.getAs("tokens").equals(good.get(i).getAs("tokens")),
                         "row " + i + ": " + row);
             } else {
-                check(error != null && error.startsWith(expected + ": ")
+                check(error != null && error.startsWith(expected)
                                 && row.getAs("finish_reason").equals("error"),
                         "row " + i + ": " + row);
                 check(row.getAs("tokens") == null && row.<Long>getAs("completion_tokens") == 0,
@@ -390,10 +404,10 @@ public final class LocalTest {
     private static void aJobThatCannotBeAddedHoldsNoOther() throws Exception {
         // Both have the same keys: rows of one wait for those of the other.
         Dataset<Row> rows = SkewedRows.rows(spark, 400, 1);
-        BatchLlmOptions broken = sim().stopStrings(List.of("a\0b")).partitions(1);
+        BatchLlmOptions broken = sim().stopStrings(List.of("a\0b"));
         CompletableFuture<Boolean> failing = CompletableFuture.supplyAsync(() -> {
             try {
-                return answers(rows, broken).isEmpty();
+                return withoutChecks(rows, broken, null).isEmpty();
             } catch (Exception e) {
                 return true;
             }
@@ -401,6 +415,14 @@ public final class LocalTest {
         check(answers(rows, sim()).size() == 400, "rows of the job that can be added");
         check(failing.get(), "a stop string with a zero byte was taken");
         check(answers(rows, sim()).size() == 400, "rows after the job that could not");
+    }
+
+    /** Without transform, which finds mistakes before any task. */
+    private static List<Row> withoutChecks(Dataset<Row> rows, BatchLlmOptions options, Broadcast<byte[]> plan) {
+        Columns columns = new Columns(rows.schema(), options);
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, options, plan, metrics);
+        return rows.mapPartitions(compute, Encoders.row(columns.result())).collectAsList();
     }
 
     private static void samplesAreRowsOfTheirOwn() {
@@ -592,6 +614,98 @@ public final class LocalTest {
                 "types of a schema");
     }
 
+    private static void aValueThatDoesNotFitIsNullAlone() {
+        String schema = "{\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}, \"x\": {\"type\": \"number\"},"
+                + " \"l\": {\"type\": \"array\", \"items\": {\"type\": \"integer\"}}, \"s\": {\"type\": \"string\"},"
+                + " \"m\": {\"type\": \"object\", \"additionalProperties\": {\"type\": \"integer\"}}, \"any\": {}}}";
+        JsonValues values = new JsonValues(SchemaTypes.of(schema), "</think>");
+        String digits = "9".repeat(2_000);
+        List<String> written = List.of("{\"n\":3.0,\"x\":1e400,\"l\":[1,9223372036854775808,-9223372036854775808,2e1,1e999999999,2.5,"
+                        + digits + ",null,\"4\"],\"s\":\"a\\nb\",\"m\":{\"a\":1.00,\"b\":1e30},\"any\":{\"b\":[1.50,\"é\"]}}",
+                "{\"n\":9223372036854775807.0}", "{\"n\":true,\"l\":3,\"s\":5,\"any\":null}", "[1]", "{\"n\":1", "{} {}", "");
+        List<Row> rows = new ArrayList<>();
+        for (String one : written) rows.add(RowFactory.create("{\"n\":0}</think>" + one));
+        rows.add(RowFactory.create("{\"n\":1}"));
+        rows.add(RowFactory.create((Object) null));
+        UDF1<String, Object> read = values::of;
+        Column parsed = functions.udf(read, values.type()).apply(functions.col("text"));
+        List<String> found = spark.createDataFrame(rows, new StructType().add("text", "string")).select(functions.to_json(parsed))
+                                     .collectAsList().stream().map(row -> row.getString(0)).toList();
+        List<String> expected = Arrays.asList("{\"n\":3,\"x\":\"Infinity\",\"l\":[1,null,-9223372036854775808,20,null,null,null,null,null],"
+                        + "\"s\":\"a\\nb\",\"m\":{\"a\":1,\"b\":null},\"any\":\"{\\\"b\\\":[1.50,\\\"é\\\"]}\"}",
+                "{\"n\":9223372036854775807}", "{\"s\":\"5\"}", null, null, null, null, null, null);
+        check(found.equals(expected), found + " is not " + expected);
+    }
+
+    private static void rowsOfAShuffleWithoutAKeyAreWarnedOf() {
+        Dataset<Row> rows = texts(20);
+        check(warnings(() -> BatchLlm.transform(rows, text())).isEmpty(), "rows without a shuffle");
+        Dataset<Row> few = spark.range(0, 20).withColumnRenamed("id", "other");
+        Dataset<Row> joined = rows.drop("other").join(few, functions.expr("id = other"));
+        for (String adaptive : List.of("true", "false")) {
+            spark.conf().set("spark.sql.adaptive.enabled", adaptive);
+            check(warnings(() -> BatchLlm.transform(joined.hint("broadcast"), text())).isEmpty(), "a join without a shuffle");
+            for (Dataset<Row> one : List.of(rows.repartition(3, functions.col("id")), rows.orderBy("prompt"), rows.dropDuplicates("prompt"),
+                         rows.repartition(2).withColumn("more", functions.expr("id + 1")).where("id < 9"),
+                         rows.hint("merge").drop("other").join(few.hint("merge"), functions.expr("id = other")))) {
+                List<String> warned = warnings(() -> BatchLlm.transform(one, text()));
+                check(warned.size() == 1 && warned.get(0).contains("Set keyColumn"), adaptive + ": " + warned);
+            }
+        }
+        check(warnings(() -> BatchLlm.transform(rows.orderBy("prompt"), text().keyColumn("id"))).isEmpty(), "rows with a key");
+        spark.conf().unset("spark.sql.adaptive.enabled");
+        check(!Shuffles.inPlan("Project [a, concat(a,\nExchange b) AS p#1]\n+- BroadcastExchange x\n   +- Scan"), "words of a prompt");
+        check(Shuffles.inPlan("A\n+- *(2) B\n   :- C\n   :  +- ColumnarExchange hashpartitioning(a#1, 4)"), "another engine's");
+    }
+
+    /** What the driver's log is told. */
+    private static List<String> warnings(Runnable job) {
+        List<String> texts = new ArrayList<>();
+        Handler handler = new Handler() {
+            @Override
+            public void publish(LogRecord record) {
+                if (record.getLevel() == Level.WARNING) texts.add(record.getMessage());
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        Logger log = Logger.getLogger(BatchLlm.class.getName());
+        log.addHandler(handler);
+        job.run();
+        log.removeHandler(handler);
+        return texts;
+    }
+
+    private static void wrongOptionsFailOnTheDriver() {
+        for (BatchLlmOptions options : List.of(text(), text().model("/nowhere/model"))) {
+            failsAtOnce("temperature is -1: must be", options.promptColumn("own").temperature(-1));
+            failsAtOnce("max_tokens is 0", options.temperature(0).maxTokens(0));
+            failsAtOnce("min_tokens is 9: it must be at most max_tokens", options.maxTokens(4).minTokens(9));
+            failsAtOnce("stop_tokens[0] is -1", options.minTokens(0).stopTokens(List.of(-1)));
+            failsAtOnce("stop_strings[0] is empty", options.stopTokens(List.of()).stopStrings(List.of("")));
+            failsAtOnce("backend is \"gpu\": it must be auto, cpu, cuda or sim", options.stopStrings(List.of("x")).backend("gpu"));
+            failsAtOnce("compute_type is \"int8\"", options.backend("auto").computeType("int8"));
+            failsAtOnce("devices is", options.computeType("f32").devices("first"));
+            failsAtOnce("is not of the form key=value", options.devices(null).backendOptions("fast"));
+            failsAtOnce("kv_memory_fraction is 2", options.backendOptions(null).kvMemoryFraction(2));
+            failsAtOnce("regex: character 1", options.kvMemoryFraction(0).regex("(a"));
+            failsAtOnce("JSON", options.regex(null).jsonSchema("{\"type\""));
+            failsAtOnce("#/uniqueItems", options.jsonSchema("{\"type\": \"array\", \"uniqueItems\": true}"));
+            failsAtOnce("grammar: line 1", options.jsonSchema(null).grammar("root ::= ("));
+            failsAtOnce("line 1, column", options.grammar(null).larkGrammar("start: ("));
+            failsAtOnce("the list is empty", options.larkGrammar(null).choices(List.of()));
+            failsAtOnce("a zero character", options.choices(List.of("a\0b")));
+            // What is right, or depends on the model, passes.
+            BatchLlm.transform(table(3), options.choices(List.of("é", "b")).stopTokens(List.of(1 << 30)).badWords(List.of("x")));
+        }
+        failsAtOnce("only backend \"sim\" runs without a model", text().model(null).promptColumn("own"));
+        failsAtOnce("the sim backend has no such option", sim().promptColumn("own").backendOptions("speed=2"));
+    }
+
     private static void whatNoRowCanRunWithFailsTheJob() {
         fails(() -> answers(texts(3), text().keyColumn("id").temperature(-1)), "no row can run: temperature is -1");
         fails(() -> answers(texts(3), text().keyColumn("id").maxTokens(0)), "no row can run: max_tokens is 0");
@@ -684,6 +798,12 @@ public final class LocalTest {
         check(results.equals(answers(rows, sim().partitions(1).plan(Files.readAllBytes(file)))),
                 "planPath and plan differ");
         check(results.equals(answers(rows, sim())), "answers differ with a plan");
+        check(planned.warnings().stream().noneMatch(one -> one.contains("of the plan")), planned.warnings().toString());
+        Dataset<Row> others = rows.withColumn("prompt", functions.expr("transform(prompt, token -> token + 1)"));
+        BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
+        answers(others, sim().planPath(file.toString()), metrics);
+        check(metrics.warnings().stream().anyMatch(one -> one.contains("none of these rows is in a group of the plan")),
+                metrics.warnings().toString());
         check(Math.abs(planned.savingRatio() - whole) < 0.001,
                 planned.savingRatio() + " saved, planned " + whole);
     }
@@ -691,7 +811,12 @@ public final class LocalTest {
     private static void aDamagedPlanFailsItsJobAlone() throws Exception {
         Path file = folder.resolve("damaged.plan");
         Files.write(file, new byte[] {1, 2, 3});
-        fails(() -> answers(SkewedRows.rows(spark, 10, 1), sim().planPath(file.toString())), "plan");
+        Dataset<Row> rows = SkewedRows.rows(spark, 10, 1);
+        fails(() -> BatchLlm.transform(rows, sim().planPath(file.toString())), "planPath " + file + ": ");
+        byte[] bytes = Files.readAllBytes(file);
+        fails(() -> BatchLlm.transform(rows, sim().plan(bytes)), "plan: ");
+        Broadcast<byte[]> plan = JavaSparkContext.fromSparkContext(spark.sparkContext()).broadcast(bytes);
+        fails(() -> withoutChecks(rows, sim(), plan), "plan");
         check(answers(SkewedRows.rows(spark, 10, 1), sim()).size() == 10, "the engine after a bad plan");
     }
 
@@ -711,6 +836,22 @@ public final class LocalTest {
                         == 5,
                 "limit");
         check(answers(rows, sim()).size() == 3_000, "after limit");
+    }
+
+    private static void streamsAreTransformedBatchByBatch() throws Exception {
+        String in = folder.resolve("stream").toString(), out = folder.resolve("stream-answers").toString();
+        texts(30).select("id", "prompt").repartition(3).write().json(in);
+        Dataset<Row> stream = spark.readStream().schema("id bigint, prompt string").option("maxFilesPerTrigger", 1).json(in);
+        fails(() -> BatchLlm.transform(stream, text()), "the rows are a stream");
+        long loaded = SharedEngine.loaded();
+        VoidFunction2<Dataset<Row>, Long> answer = (batch, number) ->
+                BatchLlm.transform(batch, text().keyColumn("id")).write().mode("append").json(out);
+        stream.writeStream().trigger(Trigger.AvailableNow()).foreachBatch(answer)
+                .option("checkpointLocation", folder.resolve("stream-state").toString()).start().awaitTermination();
+        check(SharedEngine.loaded() <= loaded + 1, "an engine for each batch");
+        Dataset<Row> found = spark.read().json(out);
+        check(found.count() == 30 && found.select("id").distinct().count() == 30 && !Arrays.asList(found.columns()).contains("error"),
+                found.count() + " answers of a stream");
     }
 
     private static void enginesAreSharedAndClosedWhenIdle() throws Exception {
@@ -799,12 +940,33 @@ public final class LocalTest {
                                 text().keyColumn("maybe")),
                 "column maybe: a row has no key");
         fails(() -> answers(rows, text().keyColumn("id").model("/nowhere/model")), "/nowhere/model");
+        fails(() -> answers(rows, text().keyColumn("id").model("no/model")),
+                "there is no directory " + Path.of("no/model").toAbsolutePath() + " (no/model is relative to");
         check(BatchLlm.transform(rows.withColumn("text", functions.lit(1)), text().resultPrefix("m_"))
                                 .columns()
                                 .length
                         == 12,
                 "prefix");
         check(BatchLlm.transform(rows.limit(0), text()).collectAsList().isEmpty(), "no rows");
+        // A key of any integer type; a null in a list of pictures, whatever the picture is.
+        Dataset<Row> small = rows.withColumn("id", functions.expr("cast(id as tinyint)"))
+                                     .withColumn("pages", functions.expr("array('a.png', nullif('x', 'x'))"));
+        Row first = BatchLlm.transform(small, text().keyColumn("id").imageColumn("pages").ordered(true)).head();
+        check(first.<Byte>getAs("id") == 0 && "ROW_PICTURE: column pages: a picture is null".equals(first.getAs("error")),
+                first.toString());
+        fails(() -> BatchLlm.transform(rows.selectExpr("id", "array(1Y) prompt"), text()), "is neither text nor an array of token ids");
+
+        fails(() -> text().stopStrings(Arrays.asList("a", null)), "stopStrings: text 1 is null");
+        fails(() -> text().badWords(Arrays.asList((String) null)), "badWords: text 0 is null");
+        fails(() -> text().stopTokens(Arrays.asList(1, 2, null)), "stopTokens: token 2 is null");
+        fails(() -> text().choices(Arrays.asList("a", null)), "choices: text 1 is null");
+        fails(() -> text().imageFolders(Arrays.asList((String) null)), "imageFolders: text 0 is null");
+        fails(() -> text().adapter("a", null), "adapters: the directory of a is null");
+        fails(() -> text().promptColumn(null), "promptColumn is null");
+        fails(() -> text().task(null), "task is null");
+        fails(() -> BatchLlm.transform(null, text()), "rows is null");
+        fails(() -> BatchLlm.transform(rows, null), "options is null");
+        fails(() -> BatchLlm.transform(rows, text(), null), "metrics is null");
     }
 
     private static List<Row> answers(Dataset<Row> rows, BatchLlmOptions options) {

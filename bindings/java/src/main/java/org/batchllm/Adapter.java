@@ -19,8 +19,8 @@ public final class Adapter implements Serializable {
     private final String path;
 
     private Adapter(String name, String path) {
-        this.name = Objects.requireNonNull(name);
-        this.path = Objects.requireNonNull(path);
+        this.name = Objects.requireNonNull(name, "name is null");
+        this.path = path;
     }
 
     /**
@@ -31,7 +31,7 @@ public final class Adapter implements Serializable {
      * @return an adapter
      */
     public static Adapter of(String name, Path directory) {
-        return new Adapter(name, directory.toString());
+        return new Adapter(name, Objects.requireNonNull(directory, "directory is null").toString());
     }
 
     batchllm_adapter load(batchllm_engine engine) {

@@ -2,6 +2,7 @@ package org.batchllm;
 
 import java.io.Serializable;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
 import java.util.Objects;
@@ -45,7 +46,7 @@ public final class Constraint implements Serializable {
             boolean anyNumbers,
             boolean looseSchema) {
         this.kind = kind;
-        this.text = Objects.requireNonNull(text);
+        this.text = text;
         this.choices = choices;
         this.startAfter = startAfter;
         this.flexibleWhitespace = flexibleWhitespace;
@@ -65,8 +66,10 @@ public final class Constraint implements Serializable {
      * @return a constraint
      */
     public static Constraint ofChoices(Collection<String> texts) {
-        List<String> choices = List.copyOf(texts);
-        return new Constraint(Native.BATCHLLM_CONSTRAINT_CHOICES, "", choices, "", false, false, false, false);
+        List<String> choices = new ArrayList<>(Objects.requireNonNull(texts, "texts is null"));
+        int missing = choices.indexOf(null);
+        if (missing >= 0) throw new IllegalArgumentException("choice " + missing + " is null");
+        return new Constraint(Native.BATCHLLM_CONSTRAINT_CHOICES, "", List.copyOf(choices), "", false, false, false, false);
     }
 
     /**
@@ -76,7 +79,7 @@ public final class Constraint implements Serializable {
      * @return a constraint
      */
     public static Constraint ofChoices(String... texts) {
-        return ofChoices(List.of(texts));
+        return ofChoices(Arrays.asList(Objects.requireNonNull(texts, "texts is null")));
     }
 
     /**
@@ -87,7 +90,7 @@ public final class Constraint implements Serializable {
      * @return a constraint
      */
     public static Constraint ofRegex(String expression) {
-        return ofText(Native.BATCHLLM_CONSTRAINT_REGEX, expression);
+        return ofText(Native.BATCHLLM_CONSTRAINT_REGEX, Objects.requireNonNull(expression, "expression is null"));
     }
 
     /**
@@ -97,7 +100,7 @@ public final class Constraint implements Serializable {
      * @return a constraint
      */
     public static Constraint ofJsonSchema(String schema) {
-        return ofText(Native.BATCHLLM_CONSTRAINT_JSON_SCHEMA, schema);
+        return ofText(Native.BATCHLLM_CONSTRAINT_JSON_SCHEMA, Objects.requireNonNull(schema, "schema is null"));
     }
 
     /**
@@ -107,7 +110,7 @@ public final class Constraint implements Serializable {
      * @return a constraint
      */
     public static Constraint ofGbnf(String grammar) {
-        return ofText(Native.BATCHLLM_CONSTRAINT_GBNF, grammar);
+        return ofText(Native.BATCHLLM_CONSTRAINT_GBNF, Objects.requireNonNull(grammar, "grammar is null"));
     }
 
     /**
@@ -117,7 +120,7 @@ public final class Constraint implements Serializable {
      * @return a constraint
      */
     public static Constraint ofLark(String grammar) {
-        return ofText(Native.BATCHLLM_CONSTRAINT_LARK, grammar);
+        return ofText(Native.BATCHLLM_CONSTRAINT_LARK, Objects.requireNonNull(grammar, "grammar is null"));
     }
 
     /**
@@ -128,7 +131,7 @@ public final class Constraint implements Serializable {
      * @return a changed copy
      */
     public Constraint withStartAfter(String marker) {
-        Objects.requireNonNull(marker);
+        Objects.requireNonNull(marker, "marker is null");
         return new Constraint(kind, text, choices, marker, flexibleWhitespace, anyMemberOrder, anyNumbers, looseSchema);
     }
 

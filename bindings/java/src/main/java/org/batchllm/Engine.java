@@ -139,7 +139,7 @@ public final class Engine implements AutoCloseable {
      * @param adapter for rows of this engine
      */
     public void prepare(Adapter adapter) {
-        prepare(List.of(adapter));
+        prepare(List.of(Objects.requireNonNull(adapter, "adapter is null")));
     }
 
     /**
@@ -162,6 +162,7 @@ public final class Engine implements AutoCloseable {
      * @throws BatchLlmException.InvalidArgument if none can; the message says why
      */
     public void check(SamplingParams params) {
+        Objects.requireNonNull(params, "params is null");
         try (Handle.Use use = handle.use()) {
             batchllm_params_column column = SamplingParams.column(List.of(params));
             try {
@@ -244,7 +245,7 @@ public final class Engine implements AutoCloseable {
      * @return false if it was stopped
      */
     public boolean run(ProgressListener listener, Duration interval) {
-        Objects.requireNonNull(listener);
+        Objects.requireNonNull(listener, "listener is null");
         // An interruption of the thread is noticed soon even if the interval is long.
         double slice = Math.min(SLICE_SECONDS, interval.toNanos() * 1e-9);
         try (Handle.Use use = handle.use()) {

@@ -3,6 +3,7 @@ package org.batchllm;
 import java.lang.System.Logger;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Objects;
 import java.util.stream.Collectors;
 import java.util.Arrays;
 
@@ -21,7 +22,7 @@ public final class EngineOptions {
      * @return a builder
      */
     public static Builder builder(Path modelDirectory) {
-        return new Builder(modelDirectory.toString());
+        return new Builder(Objects.requireNonNull(modelDirectory, "modelDirectory is null").toString());
     }
 
     /**

@@ -219,7 +219,7 @@ public final class Journal implements AutoCloseable {
         private int existing = Native.BATCHLLM_JOURNAL_REFUSE;
 
         private Builder(Path output) {
-            this.output = Objects.requireNonNull(output);
+            this.output = Objects.requireNonNull(output, "output is null");
         }
 
         /**

@@ -87,7 +87,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofText(TextColumn prompts) {
-        return ofPrompts(Objects.requireNonNull(prompts), false, null, NONE);
+        return ofPrompts(Objects.requireNonNull(prompts, "prompts is null"), false, null, NONE);
     }
 
     /**
@@ -119,7 +119,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofChat(TextColumn conversations) {
-        return ofPrompts(Objects.requireNonNull(conversations), true, null, NONE);
+        return ofPrompts(Objects.requireNonNull(conversations, "conversations is null"), true, null, NONE);
     }
 
     /**
@@ -150,7 +150,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofTable(Table table) {
-        return new Rows(Objects.requireNonNull(table), null, false, null, null, null, null, null, null, false, null, NONE);
+        return new Rows(Objects.requireNonNull(table, "table is null"), null, false, null, null, null, null, null, null, false, null, NONE);
     }
 
     /**
@@ -160,7 +160,7 @@ public final class Rows {
      * @return rows with default parameters
      */
     public static Rows ofTokens(TokenColumn prompts) {
-        return ofPrompts(null, false, Objects.requireNonNull(prompts), NONE);
+        return ofPrompts(null, false, Objects.requireNonNull(prompts, "prompts is null"), NONE);
     }
 
     /**
@@ -203,10 +203,10 @@ public final class Rows {
     private static Rows ofScores(TextColumn prompts, boolean chat, TextColumn continuations, LongBuffer rows) {
         return new Rows(
                 null,
-                Objects.requireNonNull(prompts),
+                Objects.requireNonNull(prompts, "prompts is null"),
                 chat,
                 null,
-                Objects.requireNonNull(continuations),
+                Objects.requireNonNull(continuations, "continuations is null"),
                 null,
                 Buffers.of(rows),
                 null,
@@ -229,9 +229,9 @@ public final class Rows {
                 null,
                 null,
                 false,
-                Objects.requireNonNull(prompts),
+                Objects.requireNonNull(prompts, "prompts is null"),
                 null,
-                Objects.requireNonNull(continuations),
+                Objects.requireNonNull(continuations, "continuations is null"),
                 Buffers.of(rows),
                 null,
                 null,
@@ -298,14 +298,14 @@ public final class Rows {
     }
 
     /**
-     * Sampling parameters of all rows. For rows to be scored, only {@link SamplingParams.Builder#addSpecial} and {@link
-     * SamplingParams.Builder#parseSpecial} apply.
+     * Sampling parameters of all rows. For rows to be scored, only {@link SamplingParams.Builder#addSpecial}, {@link
+     * SamplingParams.Builder#parseSpecial} and {@link SamplingParams.Builder#adapter} apply, and a constraint is an error.
      *
      * @param values parameters for every row
      * @return rows with parameters
      */
     public Rows withParams(SamplingParams values) {
-        return copy(tags, List.of(values), true, pictures);
+        return copy(tags, List.of(Objects.requireNonNull(values, "values is null")), true, pictures);
     }
 
     /**
@@ -369,13 +369,22 @@ public final class Rows {
         return nulls.length + (table != null ? table.size() : text != null ? text.size() : tokens.size());
     }
 
+    private boolean scored() {
+        return textContinuations != null || tokenContinuations != null;
+    }
+
+    private static void refuseConstraints(List<SamplingParams> params) {
+        if (params.stream().noneMatch(one -> one.constraint() != null)) return;
+        throw new IllegalArgumentException("constraint: only generated text has one, and these rows are scored");
+    }
+
     boolean tagged() {
         return tags != null;
     }
 
     /** The same rows with another task than in their parameters. */
     Rows withTask(Task task) {
-        if (textContinuations != null || tokenContinuations != null) {
+        if (scored()) {
             throw new IllegalArgumentException("rows to be scored have no other task");
         }
         if (params == null) return withParams(SamplingParams.builder().task(task).build());
@@ -468,6 +477,7 @@ public final class Rows {
             boolean withoutPrompts) {
         batchllm_params_column column = params == null || params.isEmpty() ? null : SamplingParams.column(params);
         try {
+            if (column != null && scored()) refuseConstraints(params);
             if (column != null) constraints.set(engine, column, params);
             if (column != null) adapters.set(engine, column, params);
             if (column != null && common) Native.batchllm_check_params(engine, column);

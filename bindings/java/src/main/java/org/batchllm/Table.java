@@ -166,7 +166,7 @@ public final class Table implements AutoCloseable {
         private String system;
 
         private Builder(String template) {
-            this.template = Objects.requireNonNull(template);
+            this.template = Objects.requireNonNull(template, "template is null");
         }
 
         /**
@@ -199,8 +199,8 @@ public final class Table implements AutoCloseable {
         }
 
         private Builder add(String name, TextColumn cells, byte[] present) {
-            names.add(Objects.requireNonNull(name));
-            columns.add(Objects.requireNonNull(cells));
+            names.add(Objects.requireNonNull(name, "name is null"));
+            columns.add(Objects.requireNonNull(cells, "cells is null"));
             valid.add(present);
             return this;
         }

@@ -1,11 +1,6 @@
 package org.batchllm.spark;
 
 import static org.apache.spark.sql.functions.col;
-import static org.apache.spark.sql.functions.concat;
-import static org.apache.spark.sql.functions.from_json;
-import static org.apache.spark.sql.functions.instr;
-import static org.apache.spark.sql.functions.length;
-import static org.apache.spark.sql.functions.lit;
 import static org.apache.spark.sql.functions.monotonically_increasing_id;
 import static org.apache.spark.sql.functions.octet_length;
 import static org.apache.spark.sql.functions.udf;
@@ -18,6 +13,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 import java.util.logging.Logger;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
@@ -30,8 +26,8 @@ import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.api.java.UDF2;
 import org.apache.spark.sql.expressions.UserDefinedFunction;
 import org.apache.spark.sql.types.DataTypes;
-import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
+import org.batchllm.BatchLlmException;
 import org.batchllm.PrefixRanges;
 
 /**
@@ -60,15 +56,27 @@ public final class BatchLlm {
     private static final long SAMPLE_BYTES = 64L << 20;
     private static final String PLACE = "batchllm_place";
 
+    static final String UNSTABLE_KEYS = "the rows come from a shuffle (a join, an aggregation, a sort, repartition) and "
+            + "have no keyColumn: they are numbered in the order in which they come, which may be another one when Spark "
+            + "computes them again. If an executor dies, the job may fail. Set keyColumn, or write the rows first and read "
+            + "them again";
+
     private BatchLlm() {}
 
     public static Dataset<Row> transform(Dataset<Row> rows, BatchLlmOptions options) {
+        Objects.requireNonNull(rows, "rows is null");
         return transform(rows, options, new BatchLlmMetrics(rows.sparkSession().sparkContext()));
     }
 
     /** The same, and adds the counts to the metrics. */
     public static Dataset<Row> transform(
             Dataset<Row> rows, BatchLlmOptions given, BatchLlmMetrics metrics) {
+        Objects.requireNonNull(rows, "rows is null");
+        Objects.requireNonNull(given, "options is null");
+        Objects.requireNonNull(metrics, "metrics is null");
+        if (rows.isStreaming()) {
+            throw new IllegalArgumentException("the rows are a stream: transform each of its batches, in foreachBatch");
+        }
         given.check();
         BatchLlmOptions options = given.template == null ? given : given.withPrompts(Columns.PROMPT);
         JavaSparkContext context = JavaSparkContext.fromSparkContext(rows.sparkSession().sparkContext());
@@ -76,9 +84,12 @@ public final class BatchLlm {
         if (options.keyColumn == null) {
             Columns.requireNone(rows.schema(), Columns.KEY, "name it as keyColumn, or rename it");
             keyed = rows.withColumn(Columns.KEY, monotonically_increasing_id());
+            if (Shuffles.in(rows)) LOG.warning(UNSTABLE_KEYS);
         }
         if (options.template != null) keyed = withPrompts(keyed, options);
         Columns columns = new Columns(keyed.schema(), options);
+        OptionCheck.check(options, columns.constraint());
+        byte[] file = planFile(options);
 
         PromptSample sample = sample(keyed, columns, options, context);
         PromptSample keys = sample;
@@ -102,7 +113,6 @@ public final class BatchLlm {
                         .drop(PLACE)
                         .sortWithinPartitions(columns.sorted(), columns.key());
 
-        byte[] file = planFile(options);
         Broadcast<byte[]> plan = file == null ? null : context.broadcast(file);
         BatchLlmOptions sent = options.withoutPlan();
         MapPartitionsFunction<Row, Row> compute = part -> new TaskRows(part, columns, sent, plan, metrics);
@@ -117,16 +127,11 @@ public final class BatchLlm {
 
     /** The answers with a column of their values, by the JSON schema. */
     private static Dataset<Row> withParsed(Dataset<Row> answers, BatchLlmOptions options) {
+        JsonValues values = new JsonValues(SchemaTypes.of(options.jsonSchema), options.startAfter);
+        UDF1<String, Object> read = values::of;
         Column text = col(Columns.quoted(options.resultPrefix + "text"));
-        if (!options.startAfter.isEmpty()) {
-            Column at = instr(text, options.startAfter);
-            text = when(at.gt(0), text.substr(at.plus(options.startAfter.codePointCount(0, options.startAfter.length())), length(text)));
-        }
-        // The type in a struct, since from_json takes no plain type at the top.
-        StructType type = new StructType().add("value", SchemaTypes.of(options.jsonSchema));
-        Column wrapped = from_json(concat(lit("{\"value\":"), text, lit("}")), type).getField("value");
         Column ended = col(Columns.quoted(options.resultPrefix + "finish_reason")).equalTo("stop");
-        return answers.withColumn(options.resultPrefix + "parsed", when(ended, wrapped));
+        return answers.withColumn(options.resultPrefix + "parsed", when(ended, udf(read, values.type()).apply(text)));
     }
 
     /** The rows with a column of prompts made from the template. */
@@ -241,12 +246,18 @@ public final class BatchLlm {
         return names;
     }
 
+    /** Null: there is none. Throws if it is damaged. */
     private static byte[] planFile(BatchLlmOptions options) {
-        if (options.planPath == null) return options.plan;
+        if (options.planPath == null && options.plan == null) return null;
+        String given = options.planPath == null ? "plan" : "planPath " + options.planPath;
         try {
-            return Files.readAllBytes(Path.of(options.planPath));
+            byte[] file = options.planPath == null ? options.plan : Files.readAllBytes(Path.of(options.planPath));
+            NativeEngine.planOf(file).close();
+            return file;
         } catch (IOException e) {
-            throw new UncheckedIOException("planPath " + options.planPath, e);
+            throw new UncheckedIOException(given, e);
+        } catch (BatchLlmException.PlanFormat e) {
+            throw new IllegalArgumentException(given + ": " + e.getMessage(), e);
         }
     }
 }

@@ -2,6 +2,7 @@ package org.batchllm.spark;
 
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -92,7 +93,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
 
     /** The prompts: a string column, or an array of token ids. Default "prompt". */
     public BatchLlmOptions promptColumn(String name) {
-        promptColumn = Objects.requireNonNull(name);
+        promptColumn = Objects.requireNonNull(name, "promptColumn is null");
         return this;
     }
 
@@ -122,7 +123,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
      * field. Answers may change with the order.
      */
     public BatchLlmOptions fields(String order) {
-        fields = Objects.requireNonNull(order);
+        fields = Objects.requireNonNull(order, "fields is null");
         return this;
     }
 
@@ -141,7 +142,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
     /**
      * A column of distinct integers: a key identifies its row, determines the row's random numbers, and puts results
      * back in order ({@link #ordered}). Default: none; a column "batchllm_key" is added, which increases in the order
-     * of the input.
+     * of the input. Set one if the rows come from a shuffle, whose order may be another when it is computed again.
      */
     public BatchLlmOptions keyColumn(String name) {
         keyColumn = name;
@@ -227,7 +228,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
 
     /** Rows may name pictures in these folders and below them, which every executor can read. Default: none. */
     public BatchLlmOptions imageFolders(List<String> folders) {
-        imageFolders = new ArrayList<>(folders);
+        imageFolders = List.of(texts("imageFolders", folders));
         return this;
     }
 
@@ -236,11 +237,15 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
      * times. A row that names another gets an error (ROW_ADAPTER).
      */
     public BatchLlmOptions adapter(String name, String directory) {
-        return adapters(Map.of(name, directory));
+        return adapters(Collections.singletonMap(name, directory));
     }
 
     /** The same for several adapters, by name. */
     public BatchLlmOptions adapters(Map<String, String> directories) {
+        directories.forEach((name, directory) -> {
+            Objects.requireNonNull(name, "adapters: a name is null");
+            Objects.requireNonNull(directory, () -> "adapters: the directory of " + name + " is null");
+        });
         Map<String, String> all = new TreeMap<>(adapters);
         all.putAll(directories);
         adapters = all;
@@ -261,13 +266,14 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
 
     /** Put before the names of the result columns. Default "". */
     public BatchLlmOptions resultPrefix(String prefix) {
-        resultPrefix = Objects.requireNonNull(prefix);
+        resultPrefix = Objects.requireNonNull(prefix, "resultPrefix is null");
         return this;
     }
 
     /**
      * Adds a column {@code parsed}: the answer as a value of the type that {@link #jsonSchema} gives, a struct for an
-     * object with properties. Null for rows that failed or were cut off. Default false.
+     * object with properties. Null for rows that failed or were cut off; within it, an integer beyond 64 bits is null.
+     * Default false.
      */
     public BatchLlmOptions parsed(boolean value) {
         parsed = value;
@@ -397,7 +403,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
      * order).
      */
     public BatchLlmOptions task(String name) {
-        task = Objects.requireNonNull(name);
+        task = Objects.requireNonNull(name, "task is null");
         return this;
     }
 
@@ -423,7 +429,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
 
     /** The output is one of these texts. */
     public BatchLlmOptions choices(List<String> texts) {
-        choices = texts == null ? null : texts.toArray(new String[0]);
+        choices = texts == null ? null : texts("choices", texts);
         return this;
     }
 
@@ -456,7 +462,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
      * "": from the start.
      */
     public BatchLlmOptions startAfter(String text) {
-        startAfter = Objects.requireNonNull(text);
+        startAfter = Objects.requireNonNull(text, "startAfter is null");
         return this;
     }
 
@@ -565,6 +571,14 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
         BatchLlmOptions copy = copy();
         copy.plan = null;
         copy.planPath = null;
+        return copy;
+    }
+
+    /** A copy for an engine without pictures, of a model in this directory. */
+    BatchLlmOptions withModel(String directory) {
+        BatchLlmOptions copy = copy();
+        copy.model = directory;
+        copy.imageFolders = List.of();
         return copy;
     }
 

@@ -23,6 +23,7 @@ import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.BinaryType;
+import org.apache.spark.sql.types.ByteType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.IntegerType;
@@ -55,6 +56,7 @@ final class Columns implements Serializable {
     private final int adapter;
     private final int images;
     private final String imagesName;
+    private final String[] templateFields; // that prompts were made of
     private final boolean imageArrays;
     private final RowParams common;
     private final boolean tokens;
@@ -89,6 +91,8 @@ final class Columns implements Serializable {
         }
         images = optional(input, options.imageColumn);
         imagesName = options.imageColumn;
+        templateFields = options.template == null ? new String[0]
+                                                  : Template.parse(options.template).fields().toArray(new String[0]);
         imageArrays = images >= 0 && input.fields()[images].dataType() instanceof ArrayType;
         if (images >= 0 && !holdsPictures(input.fields()[images].dataType())) {
             throw new IllegalArgumentException("column " + imagesName + ": "
@@ -172,11 +176,13 @@ final class Columns implements Serializable {
     }
 
     private static boolean isInteger(DataType type) {
-        return type instanceof IntegerType || type instanceof LongType || type instanceof ShortType;
+        return type instanceof ByteType || type instanceof IntegerType || type instanceof LongType
+                || type instanceof ShortType;
     }
 
     private static boolean isTokens(DataType type) {
-        return type instanceof ArrayType && isInteger(((ArrayType) type).elementType());
+        DataType one = type instanceof ArrayType ? ((ArrayType) type).elementType() : type;
+        return one != type && isInteger(one) && !(one instanceof ByteType); // 127 tokens are no vocabulary
     }
 
     private StructType result(StructType input, String prefix) {
@@ -381,13 +387,20 @@ final class Columns implements Serializable {
 
     /** Why no engine can run the row; null if one can. */
     String error(Request row) {
-        if (row.prompt == null) {
-            return promptName.equals(PROMPT) ? "ROW_NULL: a field that the template names is null"
-                                             : "ROW_NULL: the prompt is null";
+        if (row.prompt == null) return "ROW_NULL: column " + nullColumn(row) + " is null";
+        if (imageArrays && row.columns[images] != null && list(row.columns[images]).contains(null)) {
+            return "ROW_PICTURE: column " + imagesName + ": a picture is null";
         }
         if (scored() && (row.continuations == null || row.continuations.length == 0))
             return "ROW_EMPTY: no continuations";
         return constraints.error(row.columns);
+    }
+
+    private String nullColumn(Request row) {
+        for (String field : templateFields) {
+            if (row.columns[result.fieldIndex(field)] == null) return field;
+        }
+        return promptName;
     }
 
     Row row(Answer answer) {

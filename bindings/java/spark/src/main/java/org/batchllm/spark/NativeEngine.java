@@ -16,7 +16,6 @@ import java.util.WeakHashMap;
 import java.util.function.Consumer;
 import java.util.function.LongFunction;
 import java.util.stream.Collectors;
-import org.apache.spark.broadcast.Broadcast;
 import org.batchllm.Adapter;
 import org.batchllm.BatchLlmException;
 import org.batchllm.Constraint;
@@ -46,8 +45,16 @@ final class NativeEngine implements AutoCloseable {
 
     /** warnings: may be called on any thread. */
     NativeEngine(BatchLlmOptions options, String devices, Consumer<String> warnings) {
-        engine = Engine.create(engineOptions(options, devices, warnings));
+        if (options.model != null) requireDirectory(Path.of(options.model));
+        engine = Engine.create(engineOptions(options, devices, new EngineLog(System.getLogger("org.batchllm"), warnings)));
         labels = engine.labels();
+    }
+
+    /** An absolute path needs no explanation: the engine says what is missing. */
+    private static void requireDirectory(Path model) {
+        if (model.isAbsolute() || Files.isDirectory(model)) return;
+        throw new IllegalArgumentException("model: there is no directory " + model.toAbsolutePath() + " (" + model
+                + " is relative to the executor's working directory)");
     }
 
     /** Equal for options that the same engine can serve; independent of sampling and device. */
@@ -62,13 +69,13 @@ final class NativeEngine implements AutoCloseable {
                 Boolean.toString(options.reproducible), String.valueOf(options.imageFolders));
     }
 
-    private static EngineOptions engineOptions(BatchLlmOptions options, String devices, Consumer<String> warnings) {
+    static EngineOptions engineOptions(BatchLlmOptions options, String devices, System.Logger log) {
         EngineOptions.Builder builder = options.model == null ? EngineOptions.builder()
                                                               : EngineOptions.builder(Path.of(options.model));
         builder.backend(options.backend)
                 .computeType(options.computeType)
                 .backendOptions(options.backendOptions)
-                .logger(new EngineLog(System.getLogger("org.batchllm"), warnings));
+                .logger(log);
         if (!devices.isEmpty()) builder.devices(devices);
         if (options.enlarge != null)
             builder.sharing(Sharing.valueOf(options.enlarge.toUpperCase(Locale.ROOT)));
@@ -217,16 +224,19 @@ final class NativeEngine implements AutoCloseable {
         return offsets;
     }
 
-    /** Fails the feed if no row can run with its options. Those that rows may have instead count as right. */
+    /** Fails the feed if no row can run with its options. */
     private void check(Feed feed) {
-        BatchLlmOptions options = feed.options;
-        if (!checked.add(feed)) return;
+        if (checked.add(feed)) engine.check(paramsOfAll(feed.options));
+    }
+
+    /** The parameters of all rows. Those that rows may have instead have valid values. */
+    static SamplingParams paramsOfAll(BatchLlmOptions options) {
         SamplingParams.Builder all = builder(options);
         if (options.generates()) {
             all.maxTokens(options.maxTokensColumn == null ? options.maxTokens : Math.max(1, options.minTokens));
             all.temperature(options.temperatureColumn == null ? options.temperature : 0);
         }
-        engine.check(all.build());
+        return all.build();
     }
 
     private static SamplingParams.Builder builder(BatchLlmOptions options) {
@@ -260,7 +270,7 @@ final class NativeEngine implements AutoCloseable {
     void plan(Feed feed) {
         if (feed.plan == null) return;
         if (plan == null || planId != feed.plan.id()) {
-            Plan loaded = load(feed.plan);
+            Plan loaded = planOf(feed.plan.value());
             if (plan != null) plan.close();
             plan = loaded;
             planId = feed.plan.id();
@@ -269,17 +279,18 @@ final class NativeEngine implements AutoCloseable {
         engine.buildGroups();
     }
 
-    private static Plan load(Broadcast<byte[]> plan) {
+    /** The plan of a plan file's bytes, which must be closed. */
+    static Plan planOf(byte[] bytes) {
         try {
             Path file = Files.createTempFile("batchllm", ".plan");
             try {
-                Files.write(file, plan.value());
+                Files.write(file, bytes);
                 return Plan.load(file);
             } finally {
                 Files.delete(file);
             }
         } catch (IOException e) {
-            throw new UncheckedIOException("the plan's copy on this executor", e);
+            throw new UncheckedIOException("a copy of the plan on this machine", e);
         }
     }
 
