@@ -127,8 +127,9 @@ BATCHLLM_API uint32_t batchllm_version(void);
 /* "BATCHLLM_ERROR_IO" for 3, and so on; "unknown status" for other numbers. Static. Any thread. */
 BATCHLLM_API const char *batchllm_status_name(int32_t status);
 
-/* Text of the calling thread's last failure, UTF-8; "" when there was none. Valid until that
- * thread's next call into the library. */
+/* Text of the calling thread's last failure, UTF-8; "" when there was none. A text of more than
+ * 1,023 bytes is cut there, before the character that does not fit. Valid until that thread's next
+ * call into the library. */
 BATCHLLM_API const char *batchllm_last_error(void);
 
 /* ---- Engine options -------------------------------------------------------------------------- */
@@ -171,7 +172,8 @@ typedef struct batchllm_engine_options {
     const char *devices;
     const char *compute_type; /* "auto" (NULL), "bf16", "f16", "f32" */
     /* "key=value,key=value", or NULL. Unknown keys and values are errors.
-     *   page_tokens   cpu, sim  tokens of a KV page: a multiple of 16 up to 1,024; default 16
+     *   page_tokens   cpu, sim  tokens of a KV page: on cpu a multiple of 16 up to 1,024, on sim 1 to
+     *                           4,096; default 16
      *   kv_type       all       type of keys and values: "auto" (the compute type); "fp8" on cuda
      *   quantize      cuda      layers whose products are in fp8: "stored" (default: those that the
      *                           checkpoint has in fp8), "fp8" (all), "none"
@@ -290,12 +292,13 @@ typedef struct batchllm_params {
     /* Generate. What follows has no effect with another task, but that a constraint is an error of
      * the row. */
     int32_t max_tokens; /* maximum tokens to generate, >= 1; default 128 */
-    /* >= 0 and <= max_tokens; default 0. This many tokens come before any EOS id or stop token, and
-     * stop strings count only after them. If a constraint allows nothing else, the row gets
-     * ROW_NOT_A_NUMBER. */
+    /* >= 0 and <= max_tokens; default 0. This many tokens come before any stop token and any EOS id
+     * that ends the row, and stop strings count only after them. A row with a constraint still ends,
+     * with fewer tokens, as soon as nothing can follow its text. If a constraint allows only tokens
+     * that may not come yet, such as an EOS id at the very beginning, the row gets ROW_NOT_A_NUMBER. */
     int32_t min_tokens;
     int32_t ignore_eos; /* nonzero: the model's EOS ids do not stop the row */
-    int32_t samples;    /* results for this row, >= 1; default 1 */
+    int32_t samples;    /* results for this row, 1 to 65,536; default 1 */
 
     /* What is returned beside the tokens. */
     /* -1 (default): no log-probabilities; 0: of the chosen tokens; n: also of the n likeliest; at
@@ -317,6 +320,10 @@ typedef struct batchllm_params {
     float frequency_penalty;  /* [-2, 2]; default 0. Over the output */
     /* Determines the random numbers, with the engine's seed, the row's tag and the position. */
     uint64_t seed;
+
+    /* A list, here and below, has at most 2^24 items. The texts of stop_strings have at most 65,536
+     * bytes together, without their zeros, and so have those of bad_words. More give the row
+     * ROW_INVALID_PARAMETER. */
 
     /* Where the row ends, besides the model's EOS ids. */
     const int32_t *stop_tokens; /* [stop_token_count] */
@@ -417,7 +424,7 @@ typedef struct batchllm_constraint_options {
     const char *text;           /* UTF-8: the expression, schema or grammar; NULL for CHOICES */
     int64_t text_bytes;         /* < 0 (default): `text` is zero-terminated */
     const char *const *choices; /* [choice_count] UTF-8, zero-terminated; only for CHOICES */
-    int64_t choice_count;
+    int64_t choice_count;       /* at most 2^24 */
     const char *start_after; /* zero-terminated: the constraint begins after the first occurrence of
                                 this text in the output, such as "</think>"; until then every token
                                 is allowed, and an EOS id ends the row. A special token counts by
@@ -515,7 +522,9 @@ BATCHLLM_API int32_t batchllm_add_tokens(batchllm_engine *engine, int64_t n, con
                                          const int64_t *offsets, const uint64_t *tags,
                                          const batchllm_params *params, int64_t params_count);
 
-/* The same from UTF-8 text, offsets in bytes, through the model's tokenizer. */
+/* The same from UTF-8 text, offsets in bytes, through the model's tokenizer. STATE, here and in all
+ * functions that add texts or conversations, if the engine has none: no model_dir, or no
+ * tokenizer.json in it. */
 BATCHLLM_API int32_t batchllm_add_text(batchllm_engine *engine, int64_t n, const char *text,
                                        const int64_t *offsets, const uint64_t *tags,
                                        const batchllm_params *params, int64_t params_count);
@@ -597,7 +606,8 @@ BATCHLLM_API int32_t batchllm_add_score_tokens(batchllm_engine *engine, int64_t 
 
 /* What an item of batchllm_picture_column is. */
 #define BATCHLLM_PICTURE_BYTES 0 /* a file's bytes; default */
-#define BATCHLLM_PICTURE_NAME 1  /* UTF-8: a path, a "file://" URL (%20: space), or a "data:" URL */
+/* UTF-8: a path, a URL "file:///path" or "file:/path" (%20: space), or a "data:" URL in base64. */
+#define BATCHLLM_PICTURE_NAME 1
 
 /* The pictures of n rows. Borrowed for the call; bytes are copied.
  * Text has the model's own placeholder ("<|image_pad|>" or the like) once for each of the row's
@@ -1089,8 +1099,10 @@ typedef struct batchllm_table_column {
                                 that is not UTF-8 is an error of its row when it is added */
     const int64_t *offsets;  /* [n + 1] bytes; NULL only if n is 0 */
     const uint8_t *validity; /* [(n + 7) / 8] as in Arrow: bit i % 8 (lowest first) of byte i / 8 is
-                                0 if cell i is null. NULL: no cell is null. A row whose template
-                                names a null cell has no prompt, and the status ROW_NULL */
+                                0 if cell i is null. There is no bit offset, which Arrow's slices
+                                have: the first cell's bit is the lowest of byte 0. NULL: no cell is
+                                null. A row whose template names a null cell has no prompt, and the
+                                status ROW_NULL */
 } batchllm_table_column;
 
 typedef struct batchllm_table_options {

@@ -39,6 +39,12 @@ std::string directory_of(const std::string &path) {
     return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
+// Whether others may put files into it that they keep, as into /tmp.
+bool is_sticky(const std::string &directory) {
+    struct stat info;
+    return ::stat(directory.c_str(), &info) == 0 && (info.st_mode & S_ISVTX) != 0;
+}
+
 constexpr std::string_view temporary_mark = ".tmp.";
 
 // "<pid>.<number>"
@@ -160,6 +166,7 @@ Status write_file(const std::string &path, std::string_view bytes) {
         if (fd.get() < 0) return io_error(path, "cannot open");
         return write_all(fd.get(), path, bytes);
     }
+    const bool keeps = there && (info.st_uid == ::geteuid() || !is_sticky(directory_of(path)));
     // An unused name, since another thread may be writing to the same path.
     std::string temporary;
     int raw = -1;
@@ -167,12 +174,16 @@ Status write_file(const std::string &path, std::string_view bytes) {
         temporary = path;
         temporary.append(temporary_mark).append(std::to_string(::getpid()));
         temporary.append(".").append(std::to_string(number));
-        raw = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        // That of an existing file may be read by nobody else, until it has that file's access.
+        raw =
+            ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, keeps ? 0600 : 0666);
         if (raw < 0 && errno != EEXIST) return io_error(path, "cannot create a file beside it");
     }
     {
         FileDescriptor fd(raw);
-        Status status = write_all(fd.get(), path, bytes);
+        Status status;
+        if (keeps && !keep_access(info, fd.get())) status = io_error(path, "cannot keep its mode");
+        if (status.ok()) status = write_all(fd.get(), path, bytes);
         if (status.ok() && ::fsync(fd.get()) != 0) status = io_error(path, "cannot sync");
         if (!status.ok()) {
             ::unlink(temporary.c_str());
@@ -185,6 +196,18 @@ Status write_file(const std::string &path, std::string_view bytes) {
         return status;
     }
     return sync_directory_of(path);
+}
+
+bool keep_access(const struct stat &old, int fd) {
+    mode_t mode = old.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO);
+    if (::fchown(fd, old.st_uid, old.st_gid) != 0 &&
+        ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) != 0) {
+        const mode_t both = (mode >> 3) & mode & S_IRWXO;
+        mode = (mode & S_IRWXU) | both << 3 | both;
+    }
+    if (::fchmod(fd, mode) == 0) return true;
+    struct stat made; // on a file system where all files have one mode, which cannot be set
+    return ::fstat(fd, &made) == 0 && (made.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO)) == mode;
 }
 
 void remove_temporaries_of(const std::string &path) {

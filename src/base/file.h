@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <sys/stat.h>
 #include <utility>
 #include <vector>
 
@@ -66,9 +67,15 @@ Result<std::string> read_file(const std::string &path, size_t limit);
 
 // Writes to a file "path.tmp.<pid>.<number>" beside the target, syncs it, renames it over the target
 // and syncs the directory. On an error (such as a full disk) the temporary file is removed and the
-// target stays as it was. A pipe, a device or an open descriptor (descriptor_named) is written to
-// directly.
+// target stays as it was. The new file has the access of the one that it replaces (keep_access),
+// unless another user may have put that there for this purpose, in a folder like /tmp; a link is
+// replaced by a file with the access of the one that it led to. A pipe, a device or an open
+// descriptor (descriptor_named) is written to directly.
 Status write_file(const std::string &path, std::string_view bytes);
+// Gives a file that is to replace `old` its mode and, where this process may, its owner and group.
+// Without its group, the file allows members of any group only what both its group and all others
+// were allowed. False: the mode cannot be set, and errno says why.
+bool keep_access(const struct stat &old, int fd);
 // Removes such temporary files, as killed processes leave them, where it can. For a caller whose lock keeps
 // all others from writing to the path: whether a process of another machine is alive cannot be asked.
 void remove_temporaries_of(const std::string &path);

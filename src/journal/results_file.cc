@@ -157,8 +157,7 @@ Status ResultsFile::keep_only(std::span<const std::pair<int64_t, int64_t>> parts
         ::open(made_path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600));
     if (made.get() < 0) return io_error(made_path_, "cannot create");
     const Status written = [&]() -> Status {
-        if (::fchmod(made.get(), info.st_mode & 07777) != 0)
-            return io_error(made_path_, "cannot set the mode");
+        if (!keep_access(info, made.get())) return io_error(made_path_, "cannot set the mode");
         if (::flock(made.get(), LOCK_EX | LOCK_NB) != 0) return io_error(made_path_, "cannot lock");
         for (const auto &[begin, end] : parts)
             RETURN_IF_ERROR(copy(path_, fd_, begin, end, made_path_, made.get()));

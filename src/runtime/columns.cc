@@ -150,7 +150,7 @@ Status ParamsReader::read_forbidden(SamplingParams *read) const {
     constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
     if (read->min_tokens > 0) {
         read->ending_tokens = read->stop_tokens;
-        if (!read->ignore_eos) {
+        if (!read->ignore_eos || read->constraint != nullptr) { // which lets them end a row
             read->ending_tokens.insert(read->ending_tokens.end(), model_.eos_tokens.begin(),
                                        model_.eos_tokens.end());
         }

@@ -172,9 +172,8 @@ batchllm_engine_options default_engine_options() {
 }
 
 Result<EngineOptions> read_engine_options(const batchllm_engine_options &options) {
-    for (const int32_t reserved : {options.reserved, options.reserved2}) {
-        RETURN_IF_ERROR(check_range("reserved", reserved, 0, 0));
-    }
+    RETURN_IF_ERROR(check_range("reserved", options.reserved, 0, 0));
+    RETURN_IF_ERROR(check_range("reserved2", options.reserved2, 0, 0));
     EngineOptions read;
     read.model_dir = text_or(options.model_dir, "");
     read.backend = text_or(options.backend, "auto");

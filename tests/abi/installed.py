@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Installs the built library into an empty directory, finds it there with pkg-config and with CMake, compiles programs
 against it and runs them, and the installed program too. Usage: installed.py BUILD_DIRECTORY MODEL_DIRECTORY"""
+import json
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ import tempfile
 import xml.etree.ElementTree
 import zipfile
 
+MESON = shlex.split(os.environ.get("MESON", "meson"))
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -52,12 +54,24 @@ def check_jars(root, build):
     print(f"{len(jars)} JARs, {len(poms)} POMs")
 
 
-def check_cmake(prefix, model, build):
-    """A project of its own finds the package, builds and passes its tests, also after the tree has moved."""
+def check_pkg_config(moved, build):
+    """pkg-config gives the paths of a tree that has moved, unless the build was told otherwise (as for Debian's packages)."""
+    options = json.loads(run([*MESON, "introspect", "--buildoptions", build]))
+    if not next(option["value"] for option in options if option["name"] == "pkgconfig.relocatable"):
+        print("batchllm.pc has fixed paths")
+        return
+    environment = dict(os.environ, PKG_CONFIG_PATH=str(next(moved.rglob("batchllm.pc")).parent))
+    for variable, file in (("includedir", "batchllm.h"), ("libdir", "libbatchllm.so")):
+        path = pathlib.Path(run(["pkg-config", f"--variable={variable}", "batchllm"], env=environment).strip(), file)
+        if not path.exists() or moved.resolve() not in path.resolve().parents:
+            sys.exit(f"{variable}: {path} is not in {moved}")
+
+
+def check_cmake(moved, model, build):
+    """A project of its own finds the package in a tree that has moved, builds and passes its tests."""
     if shutil.which("cmake") is None:
         print("no cmake: find_package is not tested")
         return
-    moved = prefix.rename(prefix.with_name("moved"))
     run(["cmake", "-S", pathlib.Path(__file__).parent / "cmake", "-B", build, f"-DCMAKE_PREFIX_PATH={moved}",
          f"-DEXAMPLES={EXAMPLES}", f"-DMODEL={model}"])
     run(["cmake", "--build", build])
@@ -68,7 +82,7 @@ def main():
     build, model = sys.argv[1:3]
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory) / "root"
-        run([*shlex.split(os.environ.get("MESON", "meson")), "install", "-C", build, "--no-rebuild",
+        run([*MESON, "install", "-C", build, "--no-rebuild",
              "--destdir", str(root)])
         found = list(root.rglob("batchllm.pc"))
         if len(found) != 1:
@@ -92,7 +106,9 @@ def main():
         if (prefix / "bin/batchllm").exists():  # built without CLI11's headers there is none
             without = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
             run([prefix / "bin/batchllm", "--version"], env=without)
-        check_cmake(prefix, model, f"{directory}/project")
+        moved = prefix.rename(prefix.with_name("moved"))
+        check_pkg_config(moved, build)
+        check_cmake(moved, model, f"{directory}/project")
 
 
 main()

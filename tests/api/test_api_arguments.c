@@ -143,8 +143,10 @@ static void bad_options_are_refused_by_name(void **state) {
     REFUSED(backend_options, "pages", bad, "key=value");
     REFUSED(backend_options, "colour=blue", bad, "colour");
     REFUSED(backend_options, "pages=9,vocabulary=50,pages=8", bad, "pages is given twice");
-    REFUSED(reserved, 1, bad, "reserved");
-    REFUSED(reserved2, -1, bad, "reserved");
+    REFUSED(backend_options, "page_tokens=0", bad, "[1, 4096]");
+    REFUSED(backend_options, "page_tokens=4097", bad, "[1, 4096]");
+    REFUSED(reserved, 1, bad, "reserved is 1");
+    REFUSED(reserved2, -1, bad, "reserved2 is -1");
     REFUSED(threads, -1, bad, "threads");
     REFUSED(kv_memory_bytes, -1, bad, "kv_memory_bytes");
     REFUSED(kv_memory_fraction, 1.5, bad, "kv_memory_fraction");
@@ -369,6 +371,73 @@ static void more_tokens_than_a_row_may_have_are_its_error(void **state) {
     batchllm_engine_destroy(engine);
 }
 
+/* batchllm.h states these limits. */
+static void limits_of_parameters_are_those_of_the_header(void **state) {
+    (void)state;
+    batchllm_engine *engine = sim_engine("vocabulary=1000,page_tokens=4096");
+    const int32_t bad = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
+    const int64_t most_items = INT64_C(1) << 24;
+    batchllm_params params = params_of(3);
+    params.samples = 65536;
+    assert_ok(batchllm_engine_check_params(engine, &params));
+    params.samples = 65537;
+    assert_error(batchllm_engine_check_params(engine, &params), bad, "samples");
+
+    params = params_of(3);
+    int32_t *stops = calloc((size_t)most_items + 1, sizeof *stops);
+    assert_non_null(stops);
+    params.stop_tokens = stops;
+    params.stop_token_count = most_items;
+    assert_ok(batchllm_engine_check_params(engine, &params));
+    params.stop_token_count = most_items + 1;
+    assert_error(batchllm_engine_check_params(engine, &params), bad, "stop_token_count");
+    free(stops);
+
+    /* Two texts of 65,536 bytes together pass this check, and fail a later one. */
+    static char half[32770];
+    memset(half, 'a', 32768);
+    const char *const texts[] = {half, half};
+    params = params_of(3);
+    params.stop_strings = texts;
+    params.stop_string_count = 2;
+    assert_error(batchllm_engine_check_params(engine, &params), bad, "need a tokenizer");
+    half[32768] = 'a';
+    assert_error(batchllm_engine_check_params(engine, &params), bad, "65536 bytes");
+    batchllm_engine_destroy(engine);
+}
+
+static void a_longer_error_text_is_cut_before_a_character(void **state) {
+    (void)state;
+    /* The text begins with the path, whose 1,022nd byte is followed by a character of two. */
+    char path[1200] = "/";
+    memset(path + 1, 'a', 1021);
+    for (size_t i = 1022; i < 1100; i += 2) memcpy(path + i, "\xc3\xa9", 3);
+    batchllm_plan *plan = NULL;
+    assert_int_equal(batchllm_plan_load(path, &plan), BATCHLLM_ERROR_IO);
+    assert_int_equal(strlen(batchllm_last_error()), 1022);
+    path[1] = '\0';
+    memset(path + 1, 'a', 1099);
+    assert_int_equal(batchllm_plan_load(path, &plan), BATCHLLM_ERROR_IO);
+    assert_int_equal(strlen(batchllm_last_error()), 1023);
+}
+
+static void texts_without_a_tokenizer_are_a_wrong_state(void **state) {
+    batchllm_engine *engine = engine_of(state);
+    const int32_t wrong = BATCHLLM_ERROR_STATE;
+    const int64_t rows_of_2[] = {0, 1, 2};
+    assert_error(batchllm_add_text(engine, 2, "abcde", good, NULL, NULL, 0), wrong, "tokenizer");
+    assert_error(batchllm_add_prompt(engine, "abc", -1, 0, NULL), wrong, "tokenizer");
+    assert_error(batchllm_add_chat(engine, 2, "[][]]", good, NULL, NULL, 0), wrong, "tokenizer");
+    assert_error(
+        batchllm_add_score_text(engine, 2, "abcde", good, "abcde", good, rows_of_2, NULL, NULL),
+        wrong, "tokenizer");
+    batchllm_picture_column column;
+    memset(&column, 0, sizeof column);
+    column.struct_size = sizeof column;
+    assert_error(batchllm_add_pictures(engine, 2, "abcde", good, &column, NULL, NULL, 0), wrong,
+                 "tokenizer");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(hostile_columns_are_refused_by_name, set_up, tear_down),
@@ -381,6 +450,10 @@ int main(void) {
         cmocka_unit_test(shorter_structs_take_defaults_for_the_rest),
         cmocka_unit_test(longer_structs_are_read_unless_an_unknown_field_is_set),
         cmocka_unit_test(more_tokens_than_a_row_may_have_are_its_error),
+        cmocka_unit_test(limits_of_parameters_are_those_of_the_header),
+        cmocka_unit_test(a_longer_error_text_is_cut_before_a_character),
+        cmocka_unit_test_setup_teardown(texts_without_a_tokenizer_are_a_wrong_state, set_up,
+                                        tear_down),
         cmocka_unit_test(versions_and_status_names_are_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

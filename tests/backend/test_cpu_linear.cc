@@ -1,9 +1,11 @@
-// Matrix products of the CPU backend that are reproducible: a row's results are the same bits in any place and among any
-// others.
+// Matrix products of the CPU backend: when they are reproducible, a row's results are the same bits in any place and among
+// any others; memory that ran out for one is no error of later ones.
 #include <atomic>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <pthread.h>
 #include <random>
 #include <sys/time.h>
@@ -19,6 +21,18 @@
 
 using namespace batchllm;
 using namespace batchllm::cpu;
+
+// Allocations of all threads, oneDNN's included, before one fails; below 0: none does.
+static std::atomic<int64_t> allocations_left = -1;
+
+void *operator new(size_t size) {
+    if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
+    void *block = std::malloc(size == 0 ? 1 : size);
+    if (block == nullptr) throw std::bad_alloc();
+    return block;
+}
+void operator delete(void *block) noexcept { std::free(block); }
+void operator delete(void *block, size_t) noexcept { std::free(block); }
 
 namespace {
 
@@ -141,11 +155,68 @@ void a_signals_handler_runs_on_the_stack_of_its_thread(void **) {
     assert_int_equal(elsewhere, 0);
 }
 
+// The sum of the first row of a product of ones.
+Result<float> product(Linear *linear, const Tensor &tensor, const std::vector<std::byte> &x) {
+    ASSIGN_OR_RETURN(const PackedMatrix packed, linear->pack(tensor));
+    float sum = 0;
+    RETURN_IF_ERROR(linear->run(packed, x.data(), 1, [&](const Linear::Tile &tile) {
+        for (int64_t i = 0; i < tile.width; ++i) sum += tile.data[i];
+    }));
+    return sum;
+}
+
+// One allocation after another fails. Each time the same product is computed right afterwards, by this Linear and by another
+// one, which asks oneDNN for it again.
+void a_product_works_once_there_is_memory_again(void **) {
+    ThreadPool pool(1);
+    for (const DType type : {DType::f32, DType::bf16}) {
+        if (type == DType::bf16 && !isa_runs_here(Isa::avx512_bf16)) continue;
+        auto linear = Linear::create(type, &pool);
+        assert_true(linear.ok());
+        int64_t failures = 0;
+        for (bool failed = true; failed; failures += failed) {
+            constexpr int64_t n = 70;
+            const int64_t k = 32 + failures; // so that no earlier product has the same primitives
+            std::vector<std::byte> ones(
+                static_cast<size_t>(Linear::rounded_rows(n) * k * dtype_bytes(type)));
+            for (size_t i = 0; i < ones.size(); i += static_cast<size_t>(dtype_bytes(type))) {
+                const float one = 1;
+                const uint16_t bits = float_to_bfloat16(one);
+                if (type == DType::f32) std::memcpy(ones.data() + i, &one, 4);
+                if (type == DType::bf16) std::memcpy(ones.data() + i, &bits, 2);
+            }
+            Tensor tensor;
+            tensor.rows = n;
+            tensor.columns = k;
+            tensor.dtype = type;
+            tensor.data = ones.data();
+            allocations_left = failures;
+            try {
+                const Result<float> first = product(linear->get(), tensor, ones);
+                allocations_left = -1;
+                failed = !first.ok();
+                if (failed) assert_int_equal(first.status().code(), BATCHLLM_ERROR_OUT_OF_MEMORY);
+            } catch (const std::bad_alloc &) {
+                allocations_left = -1;
+            }
+            auto another = Linear::create(type, &pool);
+            assert_true(another.ok());
+            for (Linear *again : {linear->get(), another->get()}) {
+                const Result<float> sum = product(again, tensor, ones);
+                if (!sum.ok()) fail_msg("%s", sum.status().message().c_str());
+                assert_float_equal(*sum, static_cast<float>(n * k), 0);
+            }
+        }
+        assert_true(failures > 20);
+    }
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(a_row_is_the_same_bits_among_any_rows),
+        cmocka_unit_test(a_product_works_once_there_is_memory_again),
         cmocka_unit_test(a_signals_handler_runs_on_the_stack_of_its_thread),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -2,8 +2,10 @@
 #include <atomic>
 #include <cstring>
 #include <fcntl.h>
+#include <grp.h>
 #include <pthread.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 
@@ -31,6 +33,75 @@ void a_file_is_replaced_whole_and_nothing_is_left_beside_it(void **) {
     const Status none = write_file("", "x"); // and no ".tmp.." here
     assert_int_equal(none.code(), BATCHLLM_ERROR_INVALID_ARGUMENT);
     assert_non_null(std::strstr(none.message().c_str(), "empty"));
+}
+
+mode_t mode_of(const std::string &path) {
+    struct stat info;
+    assert_int_equal(::lstat(path.c_str(), &info), 0);
+    return info.st_mode;
+}
+
+void a_file_that_is_replaced_keeps_its_mode(void **) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("f"), link = directory.file("link");
+    const mode_t before = ::umask(027);
+    assert_true(write_file(path, "new").ok());
+    assert_int_equal(mode_of(path), S_IFREG | 0640);
+    for (const mode_t mode : {0600u, 0666u, 0440u, 0400u}) {
+        assert_int_equal(::chmod(path.c_str(), mode), 0);
+        assert_true(write_file(path, "again").ok());
+        assert_int_equal(mode_of(path), S_IFREG | mode);
+    }
+    // A link is replaced, and what it led to stays.
+    assert_int_equal(::symlink("f", link.c_str()), 0);
+    assert_true(write_file(link, "linked").ok());
+    assert_int_equal(mode_of(link), S_IFREG | 0400);
+    assert_string_equal(read_file(path, 100).value().c_str(), "again");
+    ::umask(before);
+}
+
+// Of a file of another user and group, once a process with neither has replaced it.
+mode_t mode_replaced_by_another_user(const std::string &path, mode_t mode) {
+    assert_int_equal(::chown(path.c_str(), 4321, 4322), 0);
+    assert_int_equal(::chmod(path.c_str(), mode), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        const bool changed =
+            ::setgroups(0, nullptr) == 0 && ::setgid(4323) == 0 && ::setuid(4324) == 0;
+        ::_exit(changed && write_file(path, "theirs").ok() ? 0 : 1);
+    }
+    int status = -1;
+    assert_int_equal(::waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    return mode_of(path);
+}
+
+void a_file_of_another_user_keeps_its_owner_or_is_open_to_fewer(void **) {
+    if (::geteuid() != 0) skip();
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("f");
+    assert_int_equal(::chmod(directory.path().c_str(), 0777), 0);
+    assert_true(write_file(path, "one").ok());
+    assert_int_equal(::chown(path.c_str(), 4321, 4322), 0);
+    assert_int_equal(::chmod(path.c_str(), 0640), 0);
+    assert_true(write_file(path, "two").ok());
+    struct stat info;
+    assert_int_equal(::stat(path.c_str(), &info), 0);
+    assert_int_equal(info.st_mode, S_IFREG | 0640);
+    assert_int_equal(info.st_uid, 4321);
+    assert_int_equal(info.st_gid, 4322);
+    assert_int_equal(mode_replaced_by_another_user(path, 0640), S_IFREG | 0600);
+    assert_int_equal(mode_replaced_by_another_user(path, 0664), S_IFREG | 0644);
+    assert_int_equal(mode_replaced_by_another_user(path, 0604), S_IFREG | 0600);
+
+    const mode_t before = ::umask(077);
+    assert_int_equal(::chmod(directory.path().c_str(), 01777), 0);
+    assert_int_equal(::chmod(path.c_str(), 0666), 0);
+    assert_true(write_file(path, "not theirs").ok());
+    ::umask(before);
+    assert_int_equal(::stat(path.c_str(), &info), 0);
+    assert_int_equal(info.st_mode, S_IFREG | 0600);
+    assert_int_equal(info.st_uid, 0);
 }
 
 void threads_that_write_one_path_leave_one_of_their_texts(void **) {
@@ -267,6 +338,8 @@ int main() {
         cmocka_unit_test(python_takes_numbers_for_each_other),
         cmocka_unit_test(a_number_of_any_size_is_a_number_until_its_value_is_asked_for),
         cmocka_unit_test(a_file_is_replaced_whole_and_nothing_is_left_beside_it),
+        cmocka_unit_test(a_file_that_is_replaced_keeps_its_mode),
+        cmocka_unit_test(a_file_of_another_user_keeps_its_owner_or_is_open_to_fewer),
         cmocka_unit_test(threads_that_write_one_path_leave_one_of_their_texts),
         cmocka_unit_test(what_is_there_what_is_not_and_what_cannot_be_told_differ),
         cmocka_unit_test(a_pipe_is_written_to_and_not_replaced),

@@ -285,6 +285,43 @@ void eos_comes_only_behind_min_tokens_on_sim_too(void **) {
     }
 }
 
+// An EOS id, which a bias makes the likeliest token, ends a row with a constraint even if ignore_eos is set.
+void min_tokens_holds_with_a_constraint_until_nothing_can_follow(void **) {
+    using Kind = ConstraintSpecification::Kind;
+    std::array<ConstraintSpecification, 3> specifications;
+    specifications[0].kind = Kind::regex;
+    specifications[0].text = "[a-z]*";
+    specifications[1].kind = Kind::choices;
+    specifications[1].choices = {"yes"};
+    specifications[2].kind = Kind::regex;
+    specifications[2].text = "(){1}";
+    const int32_t eos = 281;
+    const float likely = 1000;
+    for (const int32_t ignore_eos : {0, 1}) {
+        const auto engine = make_engine({});
+        std::array<batchllm_constraint, 3> constraints;
+        for (uint64_t row = 0; row < constraints.size(); ++row) {
+            constraints[row] = handle_of(engine.get(), specifications[row]);
+            batchllm_params params = params_of(12);
+            params.min_tokens = 5;
+            params.ignore_eos = ignore_eos;
+            params.bias_tokens = &eos;
+            params.bias_values = &likely;
+            params.bias_count = 1;
+            add(engine.get(), prompt_of(row), row, params, &constraints[row]);
+        }
+        AnswersByRow answers = answers_of(*run(engine.get()));
+        const Answer &letters = answers[{0, 0}], &yes = answers[{1, 0}], &none = answers[{2, 0}];
+        assert_int_equal(letters.finish, BATCHLLM_FINISH_STOP);
+        assert_int_equal(letters.tokens.size(), 6);
+        assert_int_equal(letters.tokens.back(), eos);
+        assert_int_equal(yes.finish, BATCHLLM_FINISH_STOP);
+        assert_string_equal(yes.text.c_str(), "yes");
+        assert_true(yes.tokens.size() < 5);
+        assert_int_equal(none.status, BATCHLLM_ERROR_ROW_NOT_A_NUMBER);
+    }
+}
+
 void a_stop_string_counts_only_behind_min_tokens(void **) {
     const auto plain = make_engine({});
     for (uint64_t row = 0; row < rows; ++row)
@@ -438,6 +475,7 @@ int main() {
         cmocka_unit_test(equal_rows_are_computed_once_and_each_has_its_own),
         cmocka_unit_test(stop_tokens_come_only_behind_min_tokens),
         cmocka_unit_test(eos_comes_only_behind_min_tokens_on_sim_too),
+        cmocka_unit_test(min_tokens_holds_with_a_constraint_until_nothing_can_follow),
         cmocka_unit_test(a_stop_string_counts_only_behind_min_tokens),
         cmocka_unit_test(bad_words_are_not_generated),
         cmocka_unit_test(words_that_cannot_be_are_the_rows_errors),

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <execinfo.h>
-#include <future>
 #include <mutex>
 #include <new>
 #include <random>
@@ -61,7 +60,7 @@ constexpr size_t kCodeBytes = size_t{16} << 20;
 // The first product in f32 makes the code of all on processors with AVX2 alone.
 constexpr size_t kFirstCodeBytes = size_t{48} << 20;
 
-// Before a primitive is created. The heap may have room that the address space does not have.
+// The heap may have room that the address space does not have.
 void need_memory_to_create(size_t code_bytes = kCodeBytes) {
     need_memory(kCreateBytes);
     void *probe = ::mmap(nullptr, code_bytes, PROT_READ | PROT_WRITE,
@@ -77,16 +76,19 @@ void load_unwinder() {
     (void)::backtrace(&frame, 1);
 }
 
-// One thread at a time creates one, so that others do not take the memory that was just found.
-void reorder(dnnl::memory &from, dnnl::memory &to, dnnl::stream *stream) {
+// Before a primitive is created. One thread at a time creates one, so that others do not take the
+// memory that was just found.
+[[nodiscard]] std::unique_lock<std::mutex> begin_creating() {
     static std::mutex creating;
     std::unique_lock lock(creating);
     need_memory_to_create();
-    const dnnl::reorder primitive(from, to);
-    lock.unlock();
-    const HeldSignals held;
-    primitive.execute(*stream, from, to);
-    stream->wait();
+    return lock;
+}
+
+// oneDNN's cache keeps what it began for a primitive for which memory ran out: whoever asks for the same one later, in this
+// process, gets an error or reads freed memory. Each Linear keeps its primitives itself.
+void have_no_cache() {
+    if (dnnl::get_primitive_cache_capacity() != 0) dnnl::set_primitive_cache_capacity(0);
 }
 
 // How many threads a matrix is divided for if their actual number must not matter.
@@ -99,11 +101,6 @@ Status onednn_failure(int32_t code = BATCHLLM_ERROR_DEVICE) {
     } catch (const dnnl::error &failure) {
         if (failure.status == dnnl_out_of_memory) code = BATCHLLM_ERROR_OUT_OF_MEMORY;
         return error(code, "cpu backend: oneDNN: %s", failure.what());
-    } catch (const std::future_error &) {
-        // oneDNN's cache keeps the promise of a primitive for which memory ran out. It cannot be emptied then: that crashes.
-        return error(BATCHLLM_ERROR_OUT_OF_MEMORY,
-                     "cpu backend: oneDNN: memory ran out, now or earlier in this process, while "
-                     "this product was made");
     }
 }
 
@@ -115,6 +112,12 @@ struct Primitive {
     dnnl::matmul matmul;
     dnnl::memory::desc input, weights, output, scratchpad;
     std::string kernel; // oneDNN's name for what computes it
+};
+
+// Puts a slice of a matrix, [N, K], into the layout of primitives, whose padding is zero.
+struct Packing {
+    dnnl::reorder reorder;
+    dnnl::memory::desc plain, packed, scratchpad;
 };
 
 // Possible rows per block, ascending.
@@ -154,37 +157,65 @@ struct Linear::Impl {
     std::vector<Buffer> tiles;       // [threads] kBlockRows * the widest slice, floats
     std::vector<Buffer> scratchpads; // [threads]
     std::map<std::tuple<int64_t, int64_t, int64_t>, Primitive> primitives; // by M, N, K
+    std::map<std::tuple<int64_t, int64_t>, Packing> packings;              // by N, K
     LowRankProducts low_rank;
     std::map<std::tuple<int64_t, int64_t>, Sizes> sizes; // by N, K, for shapes that may not use all
                                                          // sizes
+
+    static dnnl::primitive_attr own_scratchpad() {
+        dnnl::primitive_attr attributes;
+        attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+        return attributes;
+    }
 
     // Not thread-safe: call before the tasks start.
     const Primitive &primitive(int64_t m, int64_t n, int64_t k) {
         const auto key = std::make_tuple(m, n, k);
         const auto found = primitives.find(key);
         if (found != primitives.end()) return found->second;
-        // oneDNN gives ranks and engines the same descriptions of a primitive.
-        static std::mutex creating;
-        const std::lock_guard lock(creating);
-        need_memory_to_create();
+        const std::unique_lock lock = begin_creating();
         using Desc = dnnl::memory::desc;
         using Tag = dnnl::memory::format_tag;
         // The weights have the layout that oneDNN prefers for blocks of 64 rows, whatever the
         // number of rows in this call.
         const auto type = dnnl_type(compute);
-        dnnl::primitive_attr attributes;
-        attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
         const auto make = [&](int64_t rows, const Desc &weights) {
             return dnnl::matmul::primitive_desc(
                 dnnl::matmul::desc(Desc({rows, k}, type, Tag::ab), weights,
                                    Desc({rows, n}, dnnl::memory::data_type::f32, Tag::ab)),
-                attributes, engine);
+                own_scratchpad(), engine);
         };
         const Desc weights = make(64, Desc({k, n}, type, Tag::any)).weights_desc();
         const auto chosen = make(m, weights);
         Primitive made{dnnl::matmul(chosen), chosen.src_desc(),        chosen.weights_desc(),
                        chosen.dst_desc(),    chosen.scratchpad_desc(), chosen.impl_info_str()};
         return primitives.emplace(key, std::move(made)).first->second;
+    }
+
+    // Not thread-safe either.
+    const Packing &packing(int64_t n, int64_t k) {
+        const auto key = std::make_tuple(n, k);
+        const auto found = packings.find(key);
+        if (found != packings.end()) return found->second;
+        const Primitive &product = primitive(64, n, k);
+        const std::unique_lock lock = begin_creating();
+        const dnnl::memory::desc plain({k, n}, dnnl_type(compute), dnnl::memory::dims{1, k});
+        const dnnl::reorder::primitive_desc chosen(engine, plain, engine, product.weights,
+                                                   own_scratchpad());
+        Packing made{dnnl::reorder(chosen), plain, product.weights, chosen.scratchpad_desc()};
+        return packings.emplace(key, std::move(made)).first->second;
+    }
+
+    void pack(const Packing &made, std::byte *plain, std::byte *packed, size_t thread) {
+        need_memory(kExecuteBytes);
+        const dnnl::memory from(made.plain, engine, plain);
+        const dnnl::memory to(made.packed, engine, packed);
+        const dnnl::memory scratchpad(made.scratchpad, engine, scratchpads[thread].data());
+        const HeldSignals held;
+        made.reorder.execute(
+            streams[thread],
+            {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratchpad}});
+        streams[thread].wait();
     }
 
     std::span<const int64_t> sizes_of(int64_t n, int64_t k) const {
@@ -210,20 +241,16 @@ struct Linear::Impl {
         if (!has_executed) has_executed = true;
     }
 
-    // [n, k] in the layout of primitives, whose padding is zero.
+    // [n, k], packed.
     Result<Buffer> pack_at_random(int64_t n, int64_t k) {
         ASSIGN_OR_RETURN(const Buffer plain,
                          Buffer::create(n * k * dtype_bytes(compute), "weights to try"));
         fill_at_random(compute, n * k, plain.data());
-        const Primitive &made = primitive(64, n, k);
-        ASSIGN_OR_RETURN(
-            Buffer packed,
-            Buffer::create(static_cast<int64_t>(made.weights.get_size()), "weights to try"));
-        need_memory_to_create();
-        dnnl::memory from({{k, n}, dnnl_type(compute), dnnl::memory::dims{1, k}}, engine,
-                          plain.data());
-        dnnl::memory to(made.weights, engine, packed.data());
-        reorder(from, to, &streams[0]);
+        const Packing &made = packing(n, k);
+        RETURN_IF_ERROR(reserve_scratchpads(made.scratchpad));
+        ASSIGN_OR_RETURN(Buffer packed, Buffer::create(static_cast<int64_t>(made.packed.get_size()),
+                                                       "weights to try"));
+        pack(made, plain.data(), packed.data(), 0);
         return packed;
     }
 
@@ -285,12 +312,19 @@ struct Linear::Impl {
             dtype_name(compute), static_cast<long long>(n), static_cast<long long>(k));
     }
 
+    Status reserve_scratchpads(const dnnl::memory::desc &scratchpad) {
+        for (Buffer &own : scratchpads) {
+            RETURN_IF_ERROR(own.reserve(static_cast<int64_t>(scratchpad.get_size()),
+                                        "a matrix product's scratchpad"));
+        }
+        return {};
+    }
+
     Status reserve(const Primitive &made) {
-        for (size_t t = 0; t < scratchpads.size(); ++t) {
-            RETURN_IF_ERROR(scratchpads[t].reserve(static_cast<int64_t>(made.scratchpad.get_size()),
-                                                   "a matrix product's scratchpad"));
-            RETURN_IF_ERROR(tiles[t].reserve(static_cast<int64_t>(made.output.get_size()),
-                                             "a tile of a matrix product"));
+        RETURN_IF_ERROR(reserve_scratchpads(made.scratchpad));
+        for (Buffer &tile : tiles) {
+            RETURN_IF_ERROR(tile.reserve(static_cast<int64_t>(made.output.get_size()),
+                                         "a tile of a matrix product"));
         }
         return {};
     }
@@ -304,6 +338,7 @@ Result<std::unique_ptr<Linear>> Linear::create(DType compute, ThreadPool *pool, 
     try {
         load_unwinder();
         need_memory_to_create();
+        have_no_cache();
         auto impl = std::make_unique<Impl>();
         impl->compute = compute;
         impl->pool = pool;
@@ -345,9 +380,12 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor *const> tensors, bool i
             RETURN_IF_ERROR(impl.find_sizes(matrix.width(0), matrix.columns));
             RETURN_IF_ERROR(impl.find_sizes(matrix.width(matrix.slices - 1), matrix.columns));
         }
-        const Primitive &full = impl.primitive(64, matrix.width(0), matrix.columns);
-        const Primitive &last = impl.primitive(64, matrix.width(matrix.slices - 1), matrix.columns);
-        matrix.slice_bytes = static_cast<int64_t>((full.weights.get_size() + 63) / 64 * 64);
+        const Packing &full = impl.packing(matrix.width(0), matrix.columns);
+        const Packing &last = impl.packing(matrix.width(matrix.slices - 1), matrix.columns);
+        for (const Packing *made : {&full, &last}) {
+            RETURN_IF_ERROR(impl.reserve_scratchpads(made->scratchpad));
+        }
+        matrix.slice_bytes = static_cast<int64_t>((full.packed.get_size() + 63) / 64 * 64);
         ASSIGN_OR_RETURN(matrix.data,
                          Buffer::create(matrix.slices * matrix.slice_bytes, "the packed weights"));
         packed_bytes_ += matrix.slices * matrix.slice_bytes;
@@ -382,14 +420,9 @@ Result<PackedMatrix> Linear::pack(std::span<const Tensor *const> tensors, bool i
                     }
                 }
             }
-            need_memory_to_create();
-            const Primitive &made = slice + 1 == matrix.slices ? last : full;
-            const dnnl::memory::desc plain({matrix.columns, width}, dnnl_type(impl.compute),
-                                           dnnl::memory::dims{1, matrix.columns});
-            dnnl::memory from(plain, impl.engine, rows[static_cast<size_t>(thread)].data());
-            dnnl::memory to(made.weights, impl.engine,
-                            matrix.data.data() + slice * matrix.slice_bytes);
-            reorder(from, to, &impl.streams[static_cast<size_t>(thread)]);
+            impl.pack(slice + 1 == matrix.slices ? last : full,
+                      rows[static_cast<size_t>(thread)].data(),
+                      matrix.data.data() + slice * matrix.slice_bytes, static_cast<size_t>(thread));
         };
         impl.pool->parallel_for(matrix.slices, pack_slice);
     } catch (...) {
