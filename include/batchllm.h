@@ -358,7 +358,9 @@ BATCHLLM_API void batchllm_params_init(batchllm_params *params, size_t struct_si
 
 typedef struct batchllm_engine batchllm_engine;
 
-/* Loads the model and allocates the KV memory. Errors name the file and key at fault. */
+/* Loads the model and allocates the KV memory. Errors name the file and key at fault. An engine of
+ * the backend "cpu" sets the capacity of oneDNN's cache of primitives to 0 for the whole process: a
+ * primitive for which memory ran out would stay in it. */
 BATCHLLM_API int32_t batchllm_engine_create(const batchllm_engine_options *options,
                                             batchllm_engine **out);
 BATCHLLM_API void batchllm_engine_destroy(batchllm_engine *engine);
@@ -837,14 +839,17 @@ typedef struct batchllm_stats {
     int64_t rows_failed;         /* of those done, with an error status */
     int64_t rows_deduplicated;   /* answered by an equal greedy row */
     int64_t constrained_results; /* of rows with a constraint, that ended by STOP or LENGTH */
-    int64_t cut_off_results; /* of these, by LENGTH: their texts are only beginnings of valid ones.
-                                If many are, the log has a warning */
+    int64_t cut_off_results; /* of these, by LENGTH, or by the row's own stop strings or stop tokens
+                                before the text was valid: only beginnings of valid texts. If many
+                                are, the log has a warning */
     /* Tokens. */
     int64_t logical_prompt_tokens;   /* of rows that have started, cancelled or not, counting n
-                                        samples as n rows */
-    int64_t processed_prompt_tokens; /* computed, once on each device, without recomputation */
-    int64_t shared_prompt_tokens;    /* logical - processed */
-    double saving_ratio;             /* 1 - processed / logical, BatchLLM Eq. 2 */
+                                        samples as n rows. A row starts with the first token that
+                                        is computed for it alone */
+    int64_t processed_prompt_tokens; /* computed, once on each device, without recomputation; also
+                                        of prefixes whose rows have not started */
+    int64_t shared_prompt_tokens;    /* logical - processed, or 0 if that is less */
+    double saving_ratio;             /* shared / logical, BatchLLM Eq. 2 */
     int64_t recomputed_tokens;       /* computed again after preemption */
     int64_t completion_tokens;
     /* Scheduling. */
@@ -994,8 +999,8 @@ BATCHLLM_API int32_t batchllm_plan_group(const batchllm_plan *plan, int64_t grou
  * is: its groups run in their order, after earlier groups that have not started. It may contain
  * rows that failed when they were added. Any other plan contributes its groups: rows are matched by
  * their tokens, at any position, and the plan may have more, fewer or other rows. Rows whose tokens
- * the plan does not have are planned again; a warning in the log says so if no row is in a group of
- * it. The plan is copied. PLAN_MISMATCH if the tokenizer's fingerprint differs. */
+ * the plan does not have are planned again; a warning in the log says so if it has none of
+ * them. The plan is copied. PLAN_MISMATCH if the tokenizer's fingerprint differs. */
 BATCHLLM_API int32_t batchllm_engine_use_plan(batchllm_engine *engine, const batchllm_plan *plan);
 
 /* Returns the plan of the rows taken by the last batchllm_build_groups, for saving. */

@@ -39,10 +39,15 @@ std::string directory_of(const std::string &path) {
     return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Whether others may put files into it that they keep, as into /tmp.
-bool is_sticky(const std::string &directory) {
-    struct stat info;
-    return ::stat(directory.c_str(), &info) == 0 && (info.st_mode & S_ISVTX) != 0;
+// Whether a file that replaces this one is to have its access. In a folder where others may put files that they keep, as in
+// /tmp, only if it is nobody else's: neither theirs, nor a link of theirs to one of ours.
+bool is_example(const std::string &path, const struct stat &info) {
+    struct stat folder, name;
+    if (::stat(directory_of(path).c_str(), &folder) == 0 && (folder.st_mode & S_ISVTX) == 0) {
+        return true;
+    }
+    return ::lstat(path.c_str(), &name) == 0 && S_ISREG(name.st_mode) && name.st_nlink == 1 &&
+           name.st_uid == ::geteuid() && name.st_ino == info.st_ino && name.st_dev == info.st_dev;
 }
 
 constexpr std::string_view temporary_mark = ".tmp.";
@@ -166,7 +171,7 @@ Status write_file(const std::string &path, std::string_view bytes) {
         if (fd.get() < 0) return io_error(path, "cannot open");
         return write_all(fd.get(), path, bytes);
     }
-    const bool keeps = there && (info.st_uid == ::geteuid() || !is_sticky(directory_of(path)));
+    const bool keeps = there && is_example(path, info);
     // An unused name, since another thread may be writing to the same path.
     std::string temporary;
     int raw = -1;
@@ -174,9 +179,9 @@ Status write_file(const std::string &path, std::string_view bytes) {
         temporary = path;
         temporary.append(temporary_mark).append(std::to_string(::getpid()));
         temporary.append(".").append(std::to_string(number));
-        // That of an existing file may be read by nobody else, until it has that file's access.
-        raw =
-            ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, keeps ? 0600 : 0666);
+        // That of an existing file may be read by nobody else, until it has that file's access; or by nobody whom that kept out.
+        const mode_t mode = keeps ? 0600 : there ? 0600 | (info.st_mode & 0666) : 0666;
+        raw = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (raw < 0 && errno != EEXIST) return io_error(path, "cannot create a file beside it");
     }
     {
@@ -199,15 +204,23 @@ Status write_file(const std::string &path, std::string_view bytes) {
 }
 
 bool keep_access(const struct stat &old, int fd) {
-    mode_t mode = old.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO);
+    constexpr mode_t all = S_IRWXU | S_IRWXG | S_IRWXO;
+    mode_t mode = old.st_mode & all;
     if (::fchown(fd, old.st_uid, old.st_gid) != 0 &&
         ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) != 0) {
         const mode_t both = (mode >> 3) & mode & S_IRWXO;
         mode = (mode & S_IRWXU) | both << 3 | both;
     }
     if (::fchmod(fd, mode) == 0) return true;
+    const int why = errno;
     struct stat made; // on a file system where all files have one mode, which cannot be set
-    return ::fstat(fd, &made) == 0 && (made.st_mode & (S_IRWXU | S_IRWXG | S_IRWXO)) == mode;
+    if (::fstat(fd, &made) == 0 &&
+        ((made.st_mode & all) == mode ||
+         ((made.st_mode & all) == (old.st_mode & all) && made.st_gid == old.st_gid))) {
+        return true;
+    }
+    errno = why;
+    return false;
 }
 
 void remove_temporaries_of(const std::string &path) {

@@ -67,9 +67,10 @@ Result<std::string> read_file(const std::string &path, size_t limit);
 
 // Writes to a file "path.tmp.<pid>.<number>" beside the target, syncs it, renames it over the target
 // and syncs the directory. On an error (such as a full disk) the temporary file is removed and the
-// target stays as it was. The new file has the access of the one that it replaces (keep_access),
-// unless another user may have put that there for this purpose, in a folder like /tmp; a link is
-// replaced by a file with the access of the one that it led to. A pipe, a device or an open
+// target stays as it was. The new file has the access of the one that it replaces (keep_access);
+// a link is replaced by a file with the access of the one that it led to. In a folder like /tmp,
+// where another user may have put such a file or link, it has the mode of a new file, without what
+// the old one did not allow. A pipe, a device or an open
 // descriptor (descriptor_named) is written to directly.
 Status write_file(const std::string &path, std::string_view bytes);
 // Gives a file that is to replace `old` its mode and, where this process may, its owner and group.

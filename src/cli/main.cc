@@ -19,12 +19,15 @@ static_assert(std::atomic<bool>::is_always_lock_free, "set by a signal handler")
 void on_signal(int) { interrupted.store(true, std::memory_order_relaxed); }
 
 // The first SIGINT or SIGTERM lets the command finish its step; the second ends the program. The output
-// can be resumed even then.
+// can be resumed even then. A SIGINT that the parent ignores, as a script's shell does for background jobs, stays ignored.
 void handle_signals() {
     struct sigaction action = {};
     action.sa_handler = on_signal;
     action.sa_flags = static_cast<int>(SA_RESETHAND);
-    ::sigaction(SIGINT, &action, nullptr);
+    struct sigaction before = {};
+    if (::sigaction(SIGINT, nullptr, &before) != 0 || before.sa_handler != SIG_IGN) {
+        ::sigaction(SIGINT, &action, nullptr);
+    }
     ::sigaction(SIGTERM, &action, nullptr);
     // A closed pipe, or a file at its size limit, fails the write instead of ending the program.
     ::signal(SIGPIPE, SIG_IGN);

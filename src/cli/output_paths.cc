@@ -48,6 +48,11 @@ Result<bool> same_file(const std::string &a, const std::string &b) {
 }
 
 Status check_directory(const NamedPath &output) {
+    struct stat info;
+    if (::stat(output.path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+        return error(BATCHLLM_ERROR_IO, "%s: %s: is a directory", output.option,
+                     output.path.c_str());
+    }
     if (::access(output.path.c_str(), F_OK) == 0) return {}; // replaced or rejected later
     const std::filesystem::path parent = std::filesystem::path(output.path).parent_path();
     if (::access(parent.empty() ? "." : parent.c_str(), W_OK | X_OK) == 0) return {};

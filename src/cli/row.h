@@ -58,6 +58,7 @@ struct RowError {
 
 struct InputRow {
     int64_t line = 0;
+    int64_t input_begin = 0; // bytes of input before the line
     RowRecord record;
     std::shared_ptr<const SamplingOptions> params; // never null
     bool is_text = false;                          // false: token ids

@@ -97,8 +97,8 @@ Status RunJob::make_default_constraint(SamplingOptions *defaults) {
 
 Status RunJob::run(LineReader input) {
     if (output_.info().rows_lost > 0) {
-        display_.note("batchllm: " + format_count(output_.info().rows_lost) +
-                      " output lines were not in the state file; their rows are run again");
+        warn(format_count(output_.info().rows_lost) +
+             " output lines were not in the state file; their rows are run again");
     }
     // A device must be measured before the engine takes its memory.
     if (!options_.prediction.device.empty()) {
@@ -224,10 +224,9 @@ Status RunJob::add_window(Window window) {
         return {};
     }
     if (window.number == 1 && window.plan_unused) {
-        display_.note("batchllm: " + options_.plan +
-                      ": none of the first rows is in a group of this plan, so they are planned "
-                      "again. Was it made of other rows, or with another --template, --fields or "
-                      "--enlarge?");
+        warn(options_.plan +
+             ": none of the first rows is in a group of this plan, so they are planned again. Was "
+             "it made of other rows, or with another --template, --fields or --enlarge?");
     }
     RETURN_IF_ERROR(predict(window));
     for (size_t i = 0; i < window.lines.size(); ++i) {
@@ -290,9 +289,14 @@ Status RunJob::add_scored(const Window &window) {
     return {};
 }
 
+void RunJob::warn(const std::string &text) {
+    if (options_.log_level < BATCHLLM_LOG_WARNING) return;
+    log_to_stderr(&bar_, BATCHLLM_LOG_WARNING, text.c_str());
+}
+
 void RunJob::note_no_plan(const std::string &why) {
     if (options_.save_plan.empty()) return;
-    display_.note("batchllm: --save-plan: " + options_.save_plan + ": not written, as " + why);
+    warn("--save-plan: " + options_.save_plan + ": not written, as " + why);
 }
 
 // A window of a resumed job has only the remaining rows, and different boundaries. Its plan would
@@ -423,9 +427,7 @@ int RunJob::finish(Status status) {
     if (!others.empty()) display_.note(others);
     const std::string missing =
         missing_columns_text(missing_columns_, output_.info().rows_done > 0);
-    if (!missing.empty() && options_.log_level >= BATCHLLM_LOG_WARNING) {
-        log_to_stderr(&bar_, BATCHLLM_LOG_WARNING, missing.c_str());
-    }
+    if (!missing.empty()) warn(missing);
     if (!written.ok()) {
         return report(written.message() + (complete ? " (the output is complete)" : again));
     }

@@ -52,6 +52,7 @@ class RunJob {
     Status write_report(double seconds);
     Status predict(const Window &window);
     Status save_plan(const Window &window);
+    void warn(const std::string &text);
     void note_no_plan(const std::string &why);
     int64_t expected_tokens_left() const;
     JobProgress progress(const WindowSource &source) const;

@@ -169,7 +169,7 @@ std::string RunJob::summary(double seconds) const {
         format_count(stats.completion_tokens).c_str());
     std::string summary = text;
     if (stats.cut_off_results > 0) {
-        summary += " Cut off by max_tokens: " + format_count(stats.cut_off_results) + " of " +
+        summary += " Cut off: " + format_count(stats.cut_off_results) + " of " +
                    format_count(stats.constrained_results) + " results with a constraint.";
     }
     return summary;

@@ -59,6 +59,7 @@ Status WindowBuilder::read_rows() {
     std::vector<std::pair<InputRow, RowError>> read;
     for (size_t rows = 0; bytes < most_bytes && rows < most_rows; ++rows) {
         Line line;
+        const int64_t begin = input_->bytes_read();
         ASSIGN_OR_RETURN(const bool more, input_->next(&line));
         if (!more) {
             input_ended_ = true;
@@ -80,6 +81,7 @@ Status WindowBuilder::read_rows() {
         } else {
             error = rows_.read(line.number, line.text, &row);
         }
+        row.input_begin = begin;
         row.done = done;
         read.emplace_back(std::move(row), std::move(error));
     }
@@ -375,7 +377,7 @@ Result<std::unique_ptr<Window>> WindowBuilder::next() {
     window->failed.assign(std::make_move_iterator(failed_.begin()),
                           std::make_move_iterator(failed_.end()));
     failed_.clear();
-    window->input_bytes = input_->bytes_read();
+    window->input_bytes = ready_.empty() ? input_->bytes_read() : ready_.front().input_begin;
     window->last = input_ended_ && ready_.empty();
     if (window->last) window->missing_columns = rows_.missing_columns();
     window->tokenize_seconds = std::exchange(tokenize_seconds_, 0);

@@ -65,7 +65,7 @@ struct Window {
     int64_t reused_rows = 0;
     bool plan_unused = false; // --plan names a plan with groups, but none of these rows is in one
                               // of them
-    int64_t input_bytes = 0;  // bytes of input read up to the window's end
+    int64_t input_bytes = 0;  // bytes of input up to the window's end
     bool last = false;
     std::vector<std::string> missing_columns; // of the last window: InputRowReader's
     double tokenize_seconds = 0;

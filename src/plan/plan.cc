@@ -95,6 +95,8 @@ Result<Plan> make_plan(std::span<const TokenRow> rows, std::span<const int32_t> 
         previous->options.min_prefix_tokens == options.min_prefix_tokens) {
         previous_rows = match_rows(*previous, plan.fingerprints, plan.lengths);
         keep_groups(*previous, previous_rows, rows, draft);
+        plan.known_rows = std::count_if(previous_rows.begin(), previous_rows.end(),
+                                        [](int64_t row) { return row >= 0; });
     }
     for (const uint32_t group : draft.group_of) plan.reused_rows += group != no_group;
     group_rest(rows, options, draft);

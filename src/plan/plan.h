@@ -92,6 +92,7 @@ struct Plan {
                                  // empty
     std::vector<uint64_t> salts; // [rows] if self-contained and not all are 0; else empty
     int64_t reused_rows = 0;     // in groups kept from the previous plan
+    int64_t known_rows = 0;      // that the previous plan has, if this one was made from it
     double seconds = 0;          // spent on planning
     PlanAdvice advice;
 

@@ -261,8 +261,8 @@ void JobRecord::set_stats(const batchllm_stats &now) noexcept {
     stats_.shared_prompt_tokens = std::max<int64_t>(0, saved);
     stats_.saving_ratio = 0;
     if (stats_.logical_prompt_tokens > 0) {
-        stats_.saving_ratio = 1 - static_cast<double>(stats_.processed_prompt_tokens) /
-                                      static_cast<double>(stats_.logical_prompt_tokens);
+        stats_.saving_ratio = static_cast<double>(stats_.shared_prompt_tokens) /
+                              static_cast<double>(stats_.logical_prompt_tokens);
     }
 }
 

@@ -43,8 +43,8 @@ class Agenda {
     double advised_gain() const; // in tokens
     // Whether use() was given a plan with groups.
     bool has_groups_given() const;
-    // Rows of the plan that kept their groups of the one passed to use().
-    int64_t reused_rows() const { return plan_.reused_rows; }
+    // Whether any row of the plan is one of the plan passed to use().
+    bool knows_rows() const { return plan_.reused_rows > 0 || plan_.known_rows > 0; }
 
     bool at_end() const { return next_group_ == static_cast<int64_t>(plan_.groups.size()); }
     const PlanGroup &next_group() const { return plan_.groups[static_cast<size_t>(next_group_)]; }

@@ -21,6 +21,8 @@ void CutOff::count(const SamplingParams &params, const Outcome &outcome) {
     if (!outcome.constraint_started) {
         if (job_.unstarted++ == 0) unstarted_ = params.constraint;
         job_.unstarted_cut += cut;
+    } else if (!outcome.constraint_met) {
+        ++job_.stopped;
     } else if (cut && cut_after_start() == 1) {
         tokens_ = static_cast<int64_t>(outcome.tokens.size());
         least_bytes_ = params.constraint->least_bytes();
@@ -28,7 +30,7 @@ void CutOff::count(const SamplingParams &params, const Outcome &outcome) {
 }
 
 std::string CutOff::take_warning(bool all_done) {
-    const int64_t invalid = cut_after_start() + job_.unstarted;
+    const int64_t invalid = cut_after_start() + job_.stopped + job_.unstarted;
     const bool many = invalid * (all_done ? 10 : 2) >= job_.constrained;
     const int64_t least = !all_done ? enough : ever_told_ ? no_small : 1;
     std::string text;
@@ -38,7 +40,8 @@ std::string CutOff::take_warning(bool all_done) {
     }
     if (all_done) {
         before_.constrained = constrained();
-        before_.cut = cut();
+        before_.cut += job_.cut;
+        before_.stopped += job_.stopped;
         job_ = {};
         unstarted_.reset();
         told_ = false;
@@ -47,9 +50,14 @@ std::string CutOff::take_warning(bool all_done) {
 }
 
 std::string CutOff::warning() const {
-    if (job_.unstarted == 0) return warning_of_cut();
-    if (cut_after_start() == 0) return warning_of_unstarted();
-    return warning_of_unstarted() + ". " + warning_of_cut();
+    std::string text;
+    const auto add = [&](int64_t rows, std::string (CutOff::*of)() const) {
+        if (rows > 0) text.append(text.empty() ? "" : ". ").append((this->*of)());
+    };
+    add(job_.unstarted, &CutOff::warning_of_unstarted);
+    add(cut_after_start(), &CutOff::warning_of_cut);
+    add(job_.stopped, &CutOff::warning_of_stopped);
+    return text;
 }
 
 std::string CutOff::warning_of_cut() const {
@@ -61,6 +69,12 @@ std::string CutOff::warning_of_cut() const {
            format_count(least_bytes_) +
            " bytes, for which as many tokens are enough. Give them more max_tokens; or, if a JSON "
            "schema leaves its objects open, close them (\"additionalProperties\": false)";
+}
+
+std::string CutOff::warning_of_stopped() const {
+    return format_count(job_.stopped) + " of " + format_count(job_.constrained) +
+           " rows with a constraint were ended by their own stop strings or stop tokens before "
+           "their texts were valid. A constraint ends a row by itself: leave stop out of such rows";
 }
 
 std::string CutOff::warning_of_unstarted() const {

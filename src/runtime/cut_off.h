@@ -1,5 +1,5 @@
-// Constrained rows whose texts are not valid: max_tokens cut them off, or what their constraint starts
-// after was never generated. Counts them, and warns if they are many.
+// Constrained rows whose texts are not valid: max_tokens cut them off, or stop strings or tokens of their own, or what
+// their constraint starts after was never generated. Counts them, and warns if they are many.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,23 @@ class CutOff {
     std::string take_warning(bool all_done);
 
     // So far: results of rows with a constraint that have ended by themselves or by max_tokens, and how many of them
-    // max_tokens cut off, before their constraint started or after. Rows without a result are in neither.
+    // max_tokens cut off, before their constraint started or after, or stop strings or tokens after it did. Rows
+    // without a result are in neither.
     int64_t constrained() const { return before_.constrained + job_.constrained; }
-    int64_t cut() const { return before_.cut + job_.cut; }
+    int64_t cut() const { return before_.cut + before_.stopped + job_.cut + job_.stopped; }
 
   private:
     struct Counts {
         int64_t constrained = 0;
         int64_t cut = 0;           // by max_tokens
+        int64_t stopped = 0;       // by stop strings or tokens, after their constraint started
         int64_t unstarted = 0;     // whose constraint has not started, whatever ended them
         int64_t unstarted_cut = 0; // both
     };
     int64_t cut_after_start() const { return job_.cut - job_.unstarted_cut; }
     std::string warning() const;
     std::string warning_of_cut() const;
+    std::string warning_of_stopped() const;
     std::string warning_of_unstarted() const;
 
     Counts job_;         // since the engine last had nothing to do

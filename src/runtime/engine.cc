@@ -152,9 +152,9 @@ Status Engine::plan_rows(bool use_given) {
     RETURN_IF_ERROR(agenda_.plan(&intake_, use_given));
     placement_.begin_plan();
     try {
-        if (groups_given && agenda_.reused_rows() == 0 && agenda_.waiting_tokens().prompt > 0) {
-            observers_->warn("none of these rows is in a group of the plan to be used, so they are "
-                             "planned again: was it made of other prompts or with other options?");
+        if (groups_given && !agenda_.knows_rows() && agenda_.waiting_tokens().prompt > 0) {
+            observers_->warn("none of these rows is in the plan to be used, so they are planned "
+                             "again: was it made of other prompts or with other options?");
         }
         if (!observers_->wants_advice()) return {};
         observers_->planned(agenda_.advice_text(reader_->tokenizer()), agenda_.advised_gain());
@@ -500,8 +500,8 @@ batchllm_stats Engine::stats() const {
     stats.shared_prompt_tokens =
         std::max<int64_t>(0, stats.logical_prompt_tokens - stats.processed_prompt_tokens);
     if (stats.logical_prompt_tokens > 0) {
-        stats.saving_ratio = 1.0 - static_cast<double>(stats.processed_prompt_tokens) /
-                                       static_cast<double>(stats.logical_prompt_tokens);
+        stats.saving_ratio = static_cast<double>(stats.shared_prompt_tokens) /
+                             static_cast<double>(stats.logical_prompt_tokens);
     }
     return stats;
 }

@@ -417,6 +417,18 @@ void Placement::add_to(const Lane &lane, batchllm_stats *stats) const {
     stats->backend_seconds = std::max(stats->backend_seconds, lane.seconds());
 }
 
+// Of the prompts of runs that the scheduler has, and has computed no token of for them alone.
+int64_t Placement::unstarted_tokens() const {
+    int64_t tokens = 0;
+    for (const auto &[run, owner] : runs_) {
+        const bool started = std::any_of(
+            run->sequences.begin(), run->sequences.end(),
+            [](const Sequence &sequence) { return sequence.done || sequence.highest > 0; });
+        if (!started) tokens += logical_tokens(*run);
+    }
+    return tokens;
+}
+
 void Placement::add_to(batchllm_stats *stats) const {
     stats->kv_pages_total += lost_.kv_pages_total;
     stats->kv_pages_peak += lost_.kv_pages_peak;
@@ -436,7 +448,7 @@ void Placement::add_to(batchllm_stats *stats) const {
     stats->kv_page_bytes = devices_.front().info.page_bytes;
     stats->state_slot_bytes = devices_.front().info.state_bytes;
     stats->rows_deduplicated += rows_deduplicated_;
-    stats->logical_prompt_tokens += logical_prompt_tokens_;
+    stats->logical_prompt_tokens += logical_prompt_tokens_ - unstarted_tokens();
     stats->schedule_seconds += schedule_seconds_;
 }
 

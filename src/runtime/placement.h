@@ -98,6 +98,7 @@ class Placement {
     void place_pictures(RowRun *run);
     Status queue(Lane *lane, const Agenda &agenda, int32_t prefix);
     void add_to(const Lane &lane, batchllm_stats *stats) const;
+    int64_t unstarted_tokens() const;
 
     RunLimits limits_;
     RowReader &reader_;

@@ -189,6 +189,18 @@ void take_prompt_logprobs(const Sequence &sequence, Outcome *outcome) {
     outcome->prompt_logprobs = sequence.prompt_logprobs;
 }
 
+// Whether one of the row's stop strings or stop tokens ended a text that has a constraint.
+bool stopped(const Sequence &sequence) {
+    if (sequence.finish != BATCHLLM_FINISH_STOP) return false;
+    const bool found = sequence.stop != nullptr && sequence.stop->scanner.found();
+    return found || (sequence.text_tokens >= 0 && !sequence.constrained->state.ended());
+}
+
+bool accepts(const std::shared_ptr<const Constraint> &constraint, std::string_view text) {
+    ConstraintState state(constraint);
+    return state.advance_bytes(text).ok() && state.complete();
+}
+
 void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *tokenizer,
                  std::deque<Outcome> *outcomes) {
     for (int32_t sample = 0; sample < to.samples; ++sample) {
@@ -204,8 +216,10 @@ void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *t
         outcome.shared_tokens = run.shared_tokens(sequence);
         outcome.tokens = sequence.output;
         outcome.text = text_of(sequence, *run.params, tokenizer);
-        if (sequence.constrained != nullptr)
+        if (sequence.constrained != nullptr) {
             outcome.constraint_started = sequence.constrained->state.started();
+            outcome.constraint_met = !stopped(sequence) || accepts(run.params->constraint, outcome.text);
+        }
         outcome.logprobs = sequence.logprobs;
         if (sample == 0) take_prompt_logprobs(sequence, &outcome);
         outcomes->push_back(std::move(outcome));

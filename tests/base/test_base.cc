@@ -104,6 +104,29 @@ void a_file_of_another_user_keeps_its_owner_or_is_open_to_fewer(void **) {
     assert_int_equal(info.st_uid, 0);
 }
 
+// Another user may link there to any file, in a folder like /tmp.
+void a_link_in_a_folder_of_all_opens_nothing(void **) {
+    const TemporaryDirectory directory;
+    const TemporaryDirectory other;
+    const std::string target = other.file("f"), name = directory.file("f");
+    assert_int_equal(::chmod(directory.path().c_str(), 01777), 0);
+    for (const bool hard : {false, true}) {
+        for (const auto &[mode, mask] : {std::pair<mode_t, mode_t>{0666, 077}, {0600, 022}}) {
+            assert_true(write_file(target, "one").ok());
+            assert_int_equal(::chmod(target.c_str(), mode), 0);
+            const auto link = hard ? ::link : ::symlink;
+            assert_int_equal(link(target.c_str(), name.c_str()), 0);
+            const mode_t before = ::umask(mask);
+            const bool written = write_file(name, "two").ok();
+            ::umask(before);
+            assert_true(written);
+            assert_int_equal(mode_of(name), S_IFREG | 0600);
+            assert_int_equal(mode_of(target), S_IFREG | mode);
+            assert_int_equal(::unlink(name.c_str()), 0);
+        }
+    }
+}
+
 void threads_that_write_one_path_leave_one_of_their_texts(void **) {
     const TemporaryDirectory directory;
     const std::string path = directory.file("f");
@@ -340,6 +363,7 @@ int main() {
         cmocka_unit_test(a_file_is_replaced_whole_and_nothing_is_left_beside_it),
         cmocka_unit_test(a_file_that_is_replaced_keeps_its_mode),
         cmocka_unit_test(a_file_of_another_user_keeps_its_owner_or_is_open_to_fewer),
+        cmocka_unit_test(a_link_in_a_folder_of_all_opens_nothing),
         cmocka_unit_test(threads_that_write_one_path_leave_one_of_their_texts),
         cmocka_unit_test(what_is_there_what_is_not_and_what_cannot_be_told_differ),
         cmocka_unit_test(a_pipe_is_written_to_and_not_replaced),

@@ -815,7 +815,7 @@ class TextRows(ProgramTest):
         done = self.run_program("run", *self.sim, "-i", self.input, "-o", self.output, "--progress", "lines", "--stats", stats)
         self.assertEqual({row["finish_reason"] for row in self.read_output() if row["id"] < 20}, {"length"}, done.stderr)
         for text in (b"20 of 20 rows with a constraint were cut off by max_tokens", b"has 8 bytes",  # {"n":12}
-                     b"Cut off by max_tokens: 20 of 20 results with a constraint."):
+                     b"Cut off: 20 of 20 results with a constraint."):
             self.assertIn(text, done.stderr)
         counts = json.loads(stats.read_text())
         self.assertEqual((counts["constrained_results"], counts["cut_off_results"]), (20, 20))

@@ -162,7 +162,7 @@ class Interrupted(ProgramTest):
         self.assertEqual({row["finish_reason"] for row in rows}, {"length"})
         counts = json.loads(stats.read_text())
         self.assertEqual([counts[name] for name in ("rows_done", "constrained_results", "cut_off_results")], [len(rows)] * 3)
-        self.assertIn(f"Cut off by max_tokens: {len(rows):,} of {len(rows):,} results with a constraint.".encode(), errors)
+        self.assertIn(f"Cut off: {len(rows):,} of {len(rows):,} results with a constraint.".encode(), errors)
 
     def test_a_resumed_job_leaves_the_plan_of_its_first_run(self):
         plan = self.directory / "job.plan"

@@ -802,7 +802,7 @@ public final class LocalTest {
         Dataset<Row> others = rows.withColumn("prompt", functions.expr("transform(prompt, token -> token + 1)"));
         BatchLlmMetrics metrics = new BatchLlmMetrics(spark.sparkContext());
         answers(others, sim().planPath(file.toString()), metrics);
-        check(metrics.warnings().stream().anyMatch(one -> one.contains("none of these rows is in a group of the plan")),
+        check(metrics.warnings().stream().anyMatch(one -> one.contains("none of these rows is in the plan")),
                 metrics.warnings().toString());
         check(Math.abs(planned.savingRatio() - whole) < 0.001,
                 planned.savingRatio() + " saved, planned " + whole);
