@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from .adapters import directories_of
 from .engine import Engine
 from .errors import Error
 from .file_formats import is_remote
-from .files import run_files
+from .files import OUTPUT_IS_COMPLETE, run_files
 from .output_paths import check_outputs, files_of_output, files_of_plan
 from .plan import ENLARGE
 from .progress import Progress
@@ -364,6 +365,8 @@ def _run(given: argparse.Namespace) -> int:
 _ARGUMENTS_AT_START = {
     "retry_failed: {output}: ": "--retry-failed: {output}: ",
     "retry_failed: {output}.retry": "--retry-failed: {output}.retry",
+    "stats: {stats}: ": "--stats: {stats}: ",
+    "report: {report}: ": "--report: {report}: ",
     "retry_failed is for a job that continues: give resume=True too": "--retry-failed is for a job that continues: give --resume too",
 }
 _ARGUMENTS_AT_END = {
@@ -375,13 +378,13 @@ _ARGUMENTS_AT_END = {
 }
 
 
-def _with_options(text: str, output: str) -> str:
+def _with_options(text: str, given: argparse.Namespace) -> str:
     """An error's text with the program's options for the arguments that it names. In between are paths and values, which
     stay as they are."""
     for arguments, options in _ARGUMENTS_AT_START.items():
-        start = arguments.format(output=output)
+        start = arguments.format(**vars(given))
         if text.startswith(start):
-            text = options.format(output=output) + text[len(start) :]
+            text = options.format(**vars(given)) + text[len(start) :]
     for arguments, options in _ARGUMENTS_AT_END.items():
         if text.endswith(arguments):
             text = text[: -len(arguments)] + options
@@ -412,10 +415,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         text = fault.args[0] if isinstance(fault, KeyError) and fault.args else fault
         if given.json_schema is not None and str(text).startswith("json_schema: "):
             text = f"--json-schema: {given.json_schema}: {text}"
-        if isinstance(fault, OSError) and fault.filename is not None:
+        if isinstance(fault, OSError) and not isinstance(fault, Error) and fault.filename is not None:
             text = f"{fault.filename}: {fault.strerror}"
-        text = _with_options(str(text), given.output)
-        again = "; make room, and run again with --resume" if isinstance(fault, OSError) and fault.errno == 28 else ""
+        text = _with_options(str(text), given)
+        full = isinstance(fault, OSError) and fault.errno == errno.ENOSPC and not text.endswith(OUTPUT_IS_COMPLETE)
+        again = "; make room, and run again with --resume" if full else ""
         print(f"batchllm: {text}{again}", file=sys.stderr)
         return _STOPPED
 

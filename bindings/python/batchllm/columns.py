@@ -264,8 +264,19 @@ def conversations_with(rows: Any, keys: Mapping[str, Any]) -> list[Any]:
 
 
 def from_list(rows: Sequence[Any]) -> Column:
-    """A list of rows, all of the same kind as the first."""
+    """A list of rows, all of the same kind as the first. A list of token ids that holds a null is a null row."""
     nulls = [i for i, row in enumerate(rows) if _is_null(row)]
+    try:
+        return _with_nulls(rows, nulls)
+    except TypeError:  # a null among token ids too; to look for it in every row before would take longer than all else
+        holding = [i for i, row in enumerate(rows) if _holds_null(row)]
+        if not holding:
+            raise
+        return _with_nulls(rows, sorted(nulls + holding))
+
+
+def _with_nulls(rows: Sequence[Any], nulls: Sequence[int]) -> Column:
+    """A list of rows of which these are null."""
     if nulls:
         null = set(nulls)
         places = [i for i in range(len(rows)) if i not in null]
@@ -342,6 +353,16 @@ def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:
 
 def _is_null(row: Any) -> bool:
     return row is None or type(row).__name__ in ("NAType", "NaTType") or (isinstance(row, float) and row != row)
+
+
+def _holds_null(row: Any) -> bool:
+    """Whether a row is token ids with a null among them."""
+    if isinstance(row, dict):
+        row = next((row[name] for name in ("prompt_token_ids", "prompt") if row.get(name) is not None), None)
+    if isinstance(row, (str, bytes, dict)) or not hasattr(row, "__len__"):
+        return False
+    items = list(row)
+    return any(map(_is_null, items)) and all(_is_null(item) or hasattr(item, "__index__") for item in items)
 
 
 def _check_mask(name: str, buffer: Any) -> None:

@@ -46,6 +46,9 @@ class FileError(Error, OSError):
         Error.__init__(self, message, status)
         self.errno, self.strerror, self.filename = _system_error(message)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return *Error.__reduce__(self), {"errno": self.errno, "strerror": self.strerror, "filename": self.filename}
+
     def __str__(self) -> str:
         # Not OSError's, which builds a text from the three and drops the library's message.
         return str(self.args[0])
@@ -161,6 +164,13 @@ def error_for(status: int, message: str) -> Error:
     if kind is FileError:
         kind = _FILE_KINDS.get(_system_error(message)[0], FileError)
     return kind(message, status)
+
+
+def file_error(number: int, path: str, before: str, after: str = "") -> FileError:
+    """The exception for an errno and a path, with words before and after what the system says."""
+    made = _FILE_KINDS.get(number, FileError)(f"{before}: {os.strerror(number)}{after}", native.BATCHLLM_ERROR_IO)
+    made.errno, made.strerror, made.filename = number, os.strerror(number), path
+    return made
 
 
 def _system_error(message: str) -> tuple[int | None, str | None, str | None]:

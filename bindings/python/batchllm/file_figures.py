@@ -59,11 +59,12 @@ class Figures:
             )
         return text
 
-    def write_stats(self, path: str, rows: int, failed: int, kept: int) -> None:
-        """The program's stats.json; its windows are chunks here."""
+    def write_stats(self, path: str, all_rows: Optional[int], rows: int, failed: int, kept: int) -> None:
+        """The program's stats.json; its windows are chunks here. all_rows: of the input; None: not known. The others are as
+        in `summary`."""
         stats, info = self.stats(), self._engine.info()
         tokens = stats.logical_prompt_tokens + stats.completion_tokens
-        found: dict[str, Any] = {"rows": rows + kept, "rows_done": rows + kept, "rows_failed": failed, "rows_resumed": kept}
+        found: dict[str, Any] = {"rows": all_rows, "rows_done": rows + kept, "rows_failed": failed, "rows_resumed": kept}
         found |= {"rows_deduplicated": stats.rows_deduplicated, "windows": self.chunks, "groups": stats.groups}
         for name in ("logical_prompt_tokens", "processed_prompt_tokens", "shared_prompt_tokens", "saving_ratio",
                      "recomputed_tokens", "completion_tokens", "constrained_results", "cut_off_results", "steps",
@@ -86,12 +87,8 @@ class Figures:
             found["adapters"] = {"used": stats.adapters, "loads": stats.adapter_loads, "load_bytes": stats.adapter_load_bytes,
                                  "peak_bytes": stats.adapter_bytes_peak, "wait_seconds": stats.adapter_wait_seconds}  # fmt: skip
         found["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(json.dumps(found) + "\n")
-        except OSError as fault:
-            fault.filename = path  # a failed write does not name its file
-            raise
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
 
     def write_report(self, page: Report, path: str, source: str, target: str, kept: int, interrupted: bool) -> None:
         """The page of the run, with the program's facts."""

@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from array import array
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
@@ -21,6 +21,7 @@ from .errors import (
     StateError,
     StoppedError,
     check_existing,
+    file_error,
 )
 from .file_figures import Figures
 from .file_formats import (
@@ -54,6 +55,8 @@ from .table import Fields
 from .task_rows import Task, TaskName, add_scored
 
 _SLICE_SECONDS = 0.05
+
+OUTPUT_IS_COMPLETE = "; the output is complete"
 
 
 @dataclass(frozen=True)
@@ -387,10 +390,15 @@ class _Run:
     ) -> None:
         """Writes the files of `report` and `stats`."""
         kept = self._results.rows_done(self._rows)
-        if stats is not None:
-            self._figures.write_stats(os.fspath(stats), self._written, self._failed_now, kept)
-        if page is not None and report is not None:
-            self._figures.write_report(page, os.fspath(report), self._reader.path, target, kept, interrupted)
+        try:
+            if stats is not None:
+                with _named_file("stats", stats):
+                    rows = self._reader.rows if interrupted else self._rows
+                    self._figures.write_stats(os.fspath(stats), rows, self._written, self._failed_now, kept)
+        finally:
+            if page is not None and report is not None:
+                with _named_file("report", report):
+                    self._figures.write_report(page, os.fspath(report), self._reader.path, target, kept, interrupted)
 
     def _joined(self, number: int, given: Any, schema: Any) -> tuple[Any, int, int]:
         """A chunk's rows with their results, in the order of the rows; how many of them failed, and how many were cut
@@ -545,6 +553,16 @@ class _Run:
     def _close_chunk(self, number: int) -> None:
         self._results.close_chunk(number)
         del self._left[number]
+
+
+@contextmanager
+def _named_file(argument: str, path: Union[str, os.PathLike[str]]) -> Iterator[None]:
+    """Makes an error about a file that is written when the output is complete say so."""
+    try:
+        yield
+    except OSError as fault:
+        name = os.fspath(path)
+        raise file_error(fault.errno or errno.EIO, name, f"{argument}: {name}: cannot write", OUTPUT_IS_COMPLETE) from None
 
 
 def _chunks(reader: Reader, size: int, skipped: Callable[[int, int], bool]) -> Iterator[tuple[int, Any]]:

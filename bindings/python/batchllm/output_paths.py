@@ -3,12 +3,13 @@ src/cli/output_paths.cc, which has the same list of a model's files."""
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import stat
 from typing import Iterable, Iterator, Mapping, Optional, Union
 
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, file_error
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -38,7 +39,7 @@ def check_outputs(
     adapters: Iterable[Path],
 ) -> None:
     """Raises if a file that is written is one that is read, another output, a file of the model, or in the directory of an
-    adapter. Links are followed; pipes and devices may be named several times.
+    adapter, or if it cannot be written. Links are followed; pipes and devices may be named several times.
 
     outputs, reads: files by the name that errors give them; of several, the first is the one that was named.
     adapters: directories of adapters, or of directories of these.
@@ -63,6 +64,10 @@ def check_outputs(
                     what = "is in the directory of an adapter"
             if what is not None:
                 raise InvalidArgumentError(f"{path}: {what}" if name == "the output" else f"{name}: {path} {what}")
+            # The output may be a URL, and whoever opens it tells more.
+            number = 0 if name == "the output" else _why_not_writable(path)
+            if number:
+                raise file_error(number, path, f"{name}: {path}: cannot open")
         own_name = name if name == "the output" else f"the file of {name}"
         before += [(f"what {name} keeps meanwhile" if i else own_name, path) for i, path in enumerate(_paths(paths))]
 
@@ -84,6 +89,24 @@ def _status(path: str) -> Optional[os.stat_result]:
         return os.stat(path)
     except (OSError, ValueError):
         return None
+
+
+def _why_not_writable(path: str) -> int:
+    """The errno with which a local file could not be written; 0: it can be, as far as is known before."""
+    try:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            return errno.EISDIR
+        return 0 if os.access(path, os.W_OK) else errno.EACCES
+    except OSError as fault:
+        if fault.errno != errno.ENOENT:
+            return fault.errno or errno.EIO
+    if not path or path.endswith("/"):
+        return errno.EISDIR if path else errno.ENOENT
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        return errno.ENOENT
+    return 0 if os.access(folder, os.W_OK | os.X_OK) else errno.EACCES
 
 
 def _same(one: Optional[str], other: Optional[str]) -> bool:

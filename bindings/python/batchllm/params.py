@@ -140,6 +140,10 @@ _LIST_SETTERS: dict[str, Callable[[native.batchllm_params_column, Parameter, lis
 }
 
 
+_INSTEAD_OF_NONE = {"max_tokens": "; 1 << 30 lets a row go on to the engine's max_request_tokens"}
+"""What None means elsewhere (docs/coming-from-vllm.md)."""
+
+
 @contextmanager
 def _named(one: Parameter, values: Sequence[Any]) -> Iterator[None]:
     """Makes an error about a field's type or size name the field, and the value and the range."""
@@ -155,5 +159,7 @@ def _named(one: Parameter, values: Sequence[Any]) -> Iterator[None]:
         wanted = f"{one.range}, of 32 bits" if one.kind in ("Whole", "Likeliest") else f"from 0 to {high}"
         raise InvalidArgumentError(f"{field} is {beyond}: must be {wanted}") from None
     except (TypeError, AttributeError) as fault:  # such as a list where a mapping is expected
+        if one.kind in _SETTERS and any(value is None for value in values):
+            raise TypeError(f"{field} is None: must be {one.range}{_INSTEAD_OF_NONE.get(field, '')}") from None
         raise TypeError(f"{field}: {fault}") from None
 

@@ -10,7 +10,7 @@ from typing import Any, Iterator, Literal, Optional, Sequence, Union
 from . import native
 from .adapters import Directory, adapters_column
 from .columns import Rows, token_column
-from .errors import ClosedError, refuse_pickle
+from .errors import ClosedError, InvalidArgumentError, refuse_pickle
 from .predictions import Prediction, prediction_of
 from .report import Report
 from .tokenizer import Tokenizer
@@ -201,7 +201,7 @@ class Plan:
 
         model: a directory with a config.json; weights are not read.
         rows: the rows that the plan was made from; None: those in the plan, made with `self_contained=True`.
-        device: "h200", "h100", or a file with a device's costs; "": this machine's, measured once and kept.
+        device: "h200", "h100", or a file with a device's costs; "here" or "": this machine's, measured once and kept.
         max_tokens, samples: of each row. Where a model ends a row is not known in advance: each row is assumed to run
             to max_tokens, or to expected_tokens if the model may end it.
         backend, devices, backend_options, kv_memory_bytes, step_tokens, max_requests: as in `Engine`.
@@ -218,18 +218,21 @@ class Plan:
         options.max_requests = max_requests
         column = None if rows is None else token_column(rows)
         made = native.batchllm_prediction()
-        native.batchllm_plan_predict_rows(
-            self._handle(),
-            None if column is None else column.tokens,
-            None if column is None else column.offsets,
-            max_tokens,
-            samples,
-            self._adapters,
-            options,
-            device,
-            expected_tokens,
-            made,
-        )
+        try:
+            native.batchllm_plan_predict_rows(
+                self._handle(),
+                None if column is None else column.tokens,
+                None if column is None else column.offsets,
+                max_tokens,
+                samples,
+                self._adapters,
+                options,
+                "" if device == "here" else device,
+                expected_tokens,
+                made,
+            )
+        except InvalidArgumentError as fault:  # what it says to C's callers
+            raise InvalidArgumentError(str(fault).replace(" (in the library NULL)", ""), fault.status) from None
         return prediction_of(made)
 
     def report(self, tokenizer: Optional[Tokenizer] = None) -> Report:

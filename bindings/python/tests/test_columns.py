@@ -86,6 +86,24 @@ class Plain(unittest.TestCase):
         self.assertEqual(as_lists([{"prompt": "a"}, "b", {"prompt": "c", "prompt_token_ids": None}]), ["a", "b", "c"])
         self.assertEqual(as_lists([{"prompt_token_ids": ids, "prompt": "as text"} for ids in IDS]), IDS)
 
+    def test_a_list_of_token_ids_with_a_null_is_a_null_row(self):
+        params = SamplingParams(max_tokens=2)
+        for rows, failed in (
+            ([[1, 2, 3], [4, None]], [1]),
+            ([[None, 4], [1, 2, 3], None, [float("nan")]], [0, 2, 3]),
+            ([{"prompt_token_ids": [1, 2]}, {"prompt_token_ids": [1, None]}], [1]),
+            ([(None,)], [0]),
+        ):
+            with sim() as engine:
+                results = engine.generate(rows, params)
+                self.assertEqual(results.failed, failed)
+                for i in failed:
+                    self.assertRegex(results[i].error, '^ROW_NULL: .*"prompt" is null')
+                self.assertEqual(as_lists(rows), [None if i in failed else [*(row["prompt_token_ids"] if isinstance(row, dict) else row)] for i, row in enumerate(rows)])
+        for rows, what in (([[1, None], ["a", None]], "row 1 is a list of texts"), ([[1.5, None]], "row 0: 'float'"), ([[1, None], "a", [2]], "row 2 is a list")):
+            with self.assertRaisesRegex(TypeError, what):
+                as_lists(rows)
+
     def test_a_null_is_its_row_s_error(self):
         params = SamplingParams(max_tokens=2)
         with batchllm.Engine(MODEL) as engine:

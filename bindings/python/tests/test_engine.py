@@ -129,6 +129,8 @@ class Generate(unittest.TestCase):
     def test_a_parameter_of_another_type_or_size_is_named(self):
         with sim() as engine:
             for wrong, text in (
+                ({"max_tokens": None}, "max_tokens is None: must be at least 1; 1 << 30 lets a row go on to the engine's max_request_tokens"),
+                ({"temperature": None}, "temperature is None: must be 0 or a positive number$"),
                 ({"max_tokens": 3.0}, "max_tokens: .*float"), ({"max_tokens": 2**63}, "max_tokens is "), ({"seed": -1}, "seed is -1"),
                 ({"temperature": "hot"}, "temperature: .*str"), ({"stop": [5]}, "stop: "),
                 ({"stop_tokens": 5}, "stop_tokens: "), ({"stop_tokens": ["x"]}, "stop_tokens: "),

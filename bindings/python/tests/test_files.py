@@ -2,10 +2,12 @@
 
 import contextlib
 import csv
+import errno
 import importlib.util
 import json
 import os
 import pathlib
+import pickle
 import random
 import re
 import resource
@@ -1078,11 +1080,63 @@ class AsTheProgram(Files):
             with self.assertRaises(OSError) as full:
                 run_files(None, source, self.path("out.parquet"), params=FEW, engine_options=SIM, force=True, stats="/dev/full")
             self.assertEqual(full.exception.filename, "/dev/full")
+            self.assertEqual(str(full.exception), "stats: /dev/full: cannot write: No space left on device; the output is complete")
             self.assertEqual(read(self.path("out.parquet")).num_rows, 50)
+            done = program(*SIM_OPTIONS, "--input", source, "--output", self.path("out.parquet"), "--force", "--max-tokens", "3",
+                           "--progress", "none", "--stats", "/dev/full", "--report", self.path("own.html"))
+            self.assertEqual((done.returncode, done.stderr), (1, "batchllm: --stats: /dev/full: cannot write: No space left on device; the output is complete\n"))
+            self.assertTrue(os.path.exists(self.path("own.html")))
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "report: .*in.parquet is the input"):
             run_files(MODEL, source, self.path("out.parquet"), report=source)
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "stats: .*out.parquet is the output"):
             run_files(MODEL, source, self.path("out.parquet"), stats=self.path("out.parquet"))
+
+    def test_statistics_and_reports_that_cannot_be_written_end_a_job_before_anything_is(self):
+        source, out = write(self.path("in.parquet"), token_rows(5)), self.path("out.parquet")
+        absent, folder, file = (self.path(name) for name in ("no/file", "folder", "file"))
+        os.mkdir(folder)
+        pathlib.Path(file).write_text("")
+        for path, number in ((absent, errno.ENOENT), (folder, errno.EISDIR), (self.path("new/"), errno.EISDIR),
+                             (os.path.join(file, "x"), errno.ENOTDIR), ("s3://bucket/x", errno.ENOENT)):
+            words = f"{path}: cannot open: {os.strerror(number)}"
+            for name in ("stats", "report", "timeline"):
+                how = {"engine_options": {**SIM, "timeline": path}} if name == "timeline" else {"engine_options": SIM, name: path}
+                with self.assertRaises(batchllm.FileError) as caught:
+                    run_files(None, source, out, params=FEW, **how)
+                self.assertEqual(str(caught.exception), f"{name}: {words}")
+                for one in (caught.exception, pickle.loads(pickle.dumps(caught.exception))):
+                    self.assertEqual((one.errno, one.filename, one.strerror), (number, path, os.strerror(number)))
+            done = program(*SIM_OPTIONS, "--input", source, "--output", out, "--stats", path)
+            self.assertEqual((done.returncode, done.stderr), (1, f"batchllm: --stats: {words}\n"))
+            self.assertEqual(sorted(os.listdir(self.folder)), ["file", "folder", "in.parquet"])
+        with self.assertRaises(FileNotFoundError):
+            sim(timeline=absent)
+        os.symlink(self.path("target"), self.path("link"))
+        run_files(None, source, out, params=FEW, engine_options=SIM, stats=self.path("link"))
+        self.assertTrue(os.path.exists(self.path("target")))
+
+    def test_statistics_of_an_interrupted_run_know_all_rows_of_the_input(self):
+        stats = self.path("stats.json")
+        for ending, known in ((".parquet", 100), (".csv", 100), (".arrow", None)):
+            table = token_rows(100) if ending != ".csv" else pyarrow.table({"prompt": [f"row {i}" for i in range(100)]})
+            source, out = write(self.path("in" + ending), table), self.path("out" + ending)
+            model, options = (MODEL, {}) if ending == ".csv" else (None, SIM)
+            how = {"params": FEW, "chunk_rows": 20, "stats": stats, "engine_options": options}
+
+            def stop(progress):
+                if progress.rows_done >= 20:
+                    raise KeyboardInterrupt
+
+            if ending != ".csv":
+                how["columns"] = ["number"]
+            with self.assertRaises(KeyboardInterrupt):
+                run_files(model, source, out, progress=stop, **how)
+            found = json.loads(pathlib.Path(stats).read_text())
+            self.assertEqual(found["rows"], known)
+            self.assertTrue(20 <= found["rows_done"] < 100, found["rows_done"])
+            run_files(model, source, out, resume=True, **how)
+            again = json.loads(pathlib.Path(stats).read_text())
+            self.assertEqual((again["rows"], again["rows_done"], again["rows_resumed"]), (100, 100, found["rows_done"]))
 
     def test_a_plan_and_options_of_the_engine_are_used(self):
         table = pyarrow.table({"prompt": pyarrow.array([[1] * 40 + [i] for i in range(40)], pyarrow.list_(pyarrow.int32()))})
@@ -1344,7 +1398,7 @@ class Interrupted(Files):
                 self.assertEqual(done.returncode, 0, done.stderr)
             elif done.returncode != 0:
                 self.assertEqual(done.returncode, 1, done.stderr)
-                self.assertRegex(done.stderr, "out.parquet[a-z.]*: File too large")
+                self.assertRegex(done.stderr, "out.parquet[a-z.]*: (cannot write: )?File too large")
                 self.assertFalse(os.path.exists(self.path("out.parquet")))
                 stops += 1
             else:
