@@ -223,8 +223,8 @@ static void a_plan_of_other_rows_is_warned_of(void **state) {
     const struct {
         int64_t rows;
         int32_t shift;
-        bool warned;
-    } cases[] = {{30, 0, false}, {1, 0, false}, {30, 1, true}};
+        int warned;
+    } cases[] = {{30, 0, 0}, {1, 0, 0}, {30, 1, 1}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; ++c) {
         char warning[256] = "";
         batchllm_engine_options options;

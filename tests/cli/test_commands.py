@@ -258,7 +258,7 @@ class Plans(ProgramTest):
     def test_without_rows_no_plan_is_saved_and_a_line_says_so(self):
         self.input.write_bytes(b"")
         self.plan.write_bytes(b"of yesterday")
-        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--save-plan", self.plan)
+        done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--save-plan", self.plan, "--progress", "none")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"--save-plan: {self.plan}: not written, as there are no rows to plan".encode(), done.stderr)
         self.assertEqual(self.plan.read_bytes(), b"of yesterday")
@@ -439,6 +439,8 @@ class Usage(ProgramTest):
                               (["--timeline", self.input], b"--timeline: "),
                               (["--save-plan", self.input], b"is the input"),
                               (["--stats", nowhere], b"--stats: "),
+                              *([[option, self.directory], option.encode() + b": %s: is a directory" % bytes(self.directory)]
+                                for option in ("--stats", "--report", "--save-plan", "--timeline")),
                               (["--save-plan", nowhere], b"none/f: cannot create")):
             done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, *options)
             self.assertEqual(done.returncode, 1)
@@ -806,6 +808,26 @@ class TextRows(ProgramTest):
                     self.assertRegex(text, plain)
             for found in (texts(schema, {key: True}), texts(schema, {}, option)):
                 self.assertTrue(any(re.search(pattern, text) for text in found), (key, found[:5]))
+
+    def test_rows_whose_own_stop_cuts_them_off_are_warned_of_and_counted(self):
+        stats = self.directory / "stats.json"
+        cut = {"choices": ["yes, sure", "no, sorry"], "stop": [","]}
+        kept = {"choices": ["yes", "no"], "stop": [","]}
+        stopped = {"choices": ["a.b"], "stop": ["b"]}  # the text may end where the other would not: "a." is no choice
+        rows = [{"id": i, "prompt": f"row {i}", "max_tokens": 20, **(cut, kept, stopped)[i % 3]} for i in range(30)]
+        self.input.write_bytes(lines(rows))
+        done = self.run_program("run", *self.sim, "-i", self.input, "-o", self.output, "--progress", "lines", "--stats", stats)
+        texts = by_id(self.read_output())
+        self.assertEqual({row["finish_reason"] for row in texts.values()}, {"stop"}, done.stderr)
+        self.assertEqual({row["text"] for i, row in texts.items() if i % 3 != 1}, {"yes", "no", "a."})
+        self.assertIn(b"20 of 30 rows with a constraint were ended by their own stop strings or stop tokens", done.stderr)
+        self.assertIn(b"Cut off: 20 of 30 results with a constraint.", done.stderr)
+        self.assertEqual(json.loads(stats.read_text())["cut_off_results"], 20)
+        # A text that is valid where the stop string was is not cut off.
+        self.input.write_bytes(lines([{"id": 0, "prompt": "a", "max_tokens": 20, "regex": "ab(,c)", "stop": [",c"]},
+                                      {"id": 1, "prompt": "a", "max_tokens": 20, "regex": "ab(,c)?d?", "stop": [","]}]))
+        self.run_program("run", *self.sim, "-i", self.input, "-o", self.output, "--force", "--stats", stats)
+        self.assertEqual(json.loads(stats.read_text())["cut_off_results"], 1)
 
     def test_rows_that_max_tokens_cuts_off_are_warned_of_and_counted(self):
         schema = {"type": "object", "properties": {"n": {"enum": [12, 345]}}, "required": ["n"], "additionalProperties": False}

@@ -13,6 +13,9 @@ import unittest
 
 from program import PROGRAM, SIM, ProgramTest, by_id, lines, text_model, token_rows
 
+# A shell that runs this in the background ignores the signal, and programs would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Small steps and memory, so that rows finish one after the other over a second or so; four windows.
 SLOW = [*SIM, "--step-tokens", "64", "--kv-memory", "64MiB", "--window-rows", "1500"]
 
@@ -142,6 +145,42 @@ class Interrupted(ProgramTest):
             self.assertTrue(0 < len(rows) < len(self.rows))
         self.finish()
         self.assertEqual(comparable(self.read_output()), self.undisturbed())
+
+    def test_an_interrupt_that_the_parent_ignores_is_ignored(self):
+        child = self.start(preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        self.wait_for_output(child, 0)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 3, errors)  # of its bad rows: it has run to its end
+
+    def test_the_share_that_is_done_counts_what_is_read_but_in_no_window_yet(self):
+        self.input.write_bytes(lines(token_rows(6000)))
+        done = subprocess.run([PROGRAM, "run", *SIM, "--window-rows", "100", "-i", str(self.input), "-o", str(self.output), "--progress", "json"],
+                              stderr=subprocess.PIPE, timeout=120)
+        shown = [json.loads(line) for line in done.stderr.splitlines()]
+        first, last = shown[0], shown[-1]
+        self.assertEqual((first["rows_known"], last["rows_done"]), (100, 6000))
+        self.assertLess(first["share_done"], 3 * first["tokens_done"] / last["tokens_done"])
+
+    def test_an_interrupted_job_saves_no_more_than_a_whole_one(self):
+        stats, counts = self.directory / "stats.json", []
+        prefix = list(range(300))
+        self.input.write_bytes(lines([{"id": i, "tokens": [i // 8, *prefix, i % 8, 1, 2, 3], "max_tokens": 20} for i in range(2000)]))
+        for window in ("1500", "2000"):
+            whole = window == "2000"
+            for _ in range(10):  # on a busy machine the run may finish before the signal
+                child = self.start("--force", "--stats", str(stats), *(["--max-requests", "64"] if not whole else []))
+                if not whole:
+                    self.wait_for_output(child, 0)
+                    child.send_signal(signal.SIGINT)
+                _, errors = child.communicate(timeout=60)
+                if whole or child.returncode == 130:
+                    break
+            self.assertEqual(child.returncode, 0 if whole else 130, errors)
+            counts.append(json.loads(stats.read_text()))
+        saved = [one["saving_ratio"] for one in counts]
+        self.assertLess(counts[0]["rows_done"], 1500)
+        self.assertTrue(0 <= saved[0] <= saved[1] + 0.02, saved)
 
     def test_an_interrupted_jobs_summary_counts_the_rows_that_have_ended(self):
         stats = self.directory / "stats.json"

@@ -126,7 +126,7 @@ class Tables(ProgramTest):
         done = self.run_program("plan", "-i", self.input, "-o", plan, "--model", MODEL, "--template", self.template,
                                 "--fields", "reorder")
         self.assertEqual(done.returncode, 0, done.stderr)
-        done = self.run_program("run", *RUN, "-i", self.input, "-o", self.output, "--plan", plan, "--template", self.template)
+        done = self.run_program("run", *RUN, "-i", self.input, "-o", self.output, "--plan", plan, "--template", self.template, "--progress", "none")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("rows.plan: none of the first rows is in a group of this plan", done.stderr.decode())
 

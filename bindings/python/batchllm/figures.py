@@ -70,7 +70,7 @@ class EngineStats:
     load_seconds, tokenize_seconds, plan_seconds, schedule_seconds, backend_seconds, run_seconds: time spent loading, in
     each part of the work, in the model (on the busiest device), and in all steps.
     state_slots_total, state_slots_peak, state_slot_bytes: the same as for KV pages, for the states that some models' layers have.
-    constrained_results, cut_off_results: results of rows with a constraint, and how many of these max_tokens cut off:
+    constrained_results, cut_off_results: results of rows with a constraint, and how many of these max_tokens or a stop cut off:
     their texts are only the beginnings of valid ones.
     adapters: different adapters that rows have started with.
     adapter_loads, adapter_load_bytes: how often adapters were loaded onto devices, and how much.

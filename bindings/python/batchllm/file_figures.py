@@ -54,7 +54,7 @@ class Figures:
         )
         if stats.cut_off_results:
             text += (
-                f" Cut off by max_tokens: {stats.cut_off_results:,} of {stats.constrained_results:,} results with a"
+                f" Cut off: {stats.cut_off_results:,} of {stats.constrained_results:,} results with a"
                 " constraint."
             )
         return text

@@ -1057,7 +1057,7 @@ class AsTheProgram(Files):
         cut, whole = (SamplingParams(max_tokens=n, json_schema=self.SCHEMA) for n in (2, 40))
         report = run_files(MODEL, source, self.path("out.parquet"), params=cut, stats=self.path("stats.json"))
         self.assertEqual((report.rows, report.failed, report.cut_off), (3, 1, 2))
-        self.assertIn("Cut off by max_tokens: 2 of 2 results with a constraint.", report.summary)
+        self.assertIn("Cut off: 2 of 2 results with a constraint.", report.summary)
         stats = json.loads(pathlib.Path(self.path("stats.json")).read_text())
         self.assertEqual((stats["rows"], stats["rows_failed"], stats["constrained_results"], stats["cut_off_results"]), (3, 1, 2, 2))
         self.assertEqual(run_files(MODEL, source, self.path("out.parquet"), params=cut, resume=True).cut_off, None)
