@@ -1,5 +1,7 @@
 package org.batchllm.spark;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -7,6 +9,7 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicLong;
@@ -19,7 +22,6 @@ import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
 import org.apache.spark.api.java.function.VoidFunction2;
 import org.apache.spark.broadcast.Broadcast;
-import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
@@ -33,19 +35,21 @@ import org.batchllm.Plan;
 import scala.collection.immutable.ArraySeq;
 
 /**
- * Transforms in one process. Arguments: a folder for files, a model directory with a tokenizer, and the folder of the
- * golden models.
+ * Transforms in one process. Arguments: a folder for files, a model directory with a tokenizer, the folder of the
+ * golden models, and the file of values that the Python package's tests have too.
  */
 public final class LocalTest {
     private static SparkSession spark;
     private static Path folder;
     private static String model;
     private static Path golden;
+    private static Path valuesFile;
 
     public static void main(String[] arguments) throws Exception {
         folder = Path.of(arguments[0]);
         model = arguments[1];
         golden = Path.of(arguments[2], "embedding");
+        valuesFile = Path.of(arguments[3]);
         spark = SparkSession.builder().getOrCreate();
         textRowsKeepTheirColumnsAndOrder();
         resultsDoNotDependOnPartitionsOrWindows();
@@ -69,6 +73,7 @@ public final class LocalTest {
         aLooseSchemaIsTaken();
         answersOfASchemaAreAColumnOfTheirValues();
         aValueThatDoesNotFitIsNullAlone();
+        valuesAreThoseOfThePythonPackage();
         rowsOfAShuffleWithoutAKeyAreWarnedOf();
         wrongOptionsFailOnTheDriver();
         whatNoRowCanRunWithFailsTheJob();
@@ -627,14 +632,66 @@ public final class LocalTest {
         for (String one : written) rows.add(RowFactory.create("{\"n\":0}</think>" + one));
         rows.add(RowFactory.create("{\"n\":1}"));
         rows.add(RowFactory.create((Object) null));
-        UDF1<String, Object> read = values::of;
-        Column parsed = functions.udf(read, values.type()).apply(functions.col("text"));
-        List<String> found = spark.createDataFrame(rows, new StructType().add("text", "string")).select(functions.to_json(parsed))
-                                     .collectAsList().stream().map(row -> row.getString(0)).toList();
+        List<String> found =
+                parsed(rows, values).selectExpr("to_json(parsed)").collectAsList().stream().map(row -> row.getString(0)).toList();
         List<String> expected = Arrays.asList("{\"n\":3,\"x\":\"Infinity\",\"l\":[1,null,-9223372036854775808,20,null,null,null,null,null],"
                         + "\"s\":\"a\\nb\",\"m\":{\"a\":1,\"b\":null},\"any\":\"{\\\"b\\\":[1.50,\\\"é\\\"]}\"}",
                 "{\"n\":9223372036854775807}", "{\"s\":\"5\"}", null, null, null, null, null, null);
         check(found.equals(expected), found + " is not " + expected);
+    }
+
+    /** {number, the integer that it is or null, the double that it is}. */
+    private static List<String[]> numbers(JsonNode cases) {
+        List<String[]> numbers = new ArrayList<>();
+        for (JsonNode one : cases.get("numbers")) {
+            numbers.add(new String[] {one.get(0).textValue(), one.get(1).isNull() ? null : one.get(1).asText(), one.get(2).textValue()});
+        }
+        for (int length : new int[] {5_000, 1_000_000}) {
+            String nines = "9".repeat(length);
+            numbers.add(new String[] {nines, null, "Infinity"});
+            numbers.add(new String[] {"-0." + nines, null, "-1"});
+            numbers.add(new String[] {"5" + "0".repeat(length) + "e-" + length, "5", "5"});
+        }
+        return numbers;
+    }
+
+    private static void valuesAreThoseOfThePythonPackage() throws Exception {
+        JsonNode cases = new ObjectMapper().readTree(valuesFile.toFile());
+        JsonValues integers = new JsonValues(SchemaTypes.of("{\"type\": \"array\", \"items\": {\"type\": \"integer\"}}"), "");
+        JsonValues doubles = new JsonValues(SchemaTypes.of("{\"type\": \"array\", \"items\": {\"type\": \"number\"}}"), "");
+        JsonValues any = new JsonValues(SchemaTypes.of("{}"), "");
+        for (String[] one : numbers(cases)) {
+            String name = one[0].substring(0, Math.min(one[0].length(), 40));
+            String json = "[7," + one[0] + "]";
+            long began = System.nanoTime();
+            Object[] integer = (Object[]) integers.of(json);
+            Object[] number = (Object[]) doubles.of(json);
+            Object text = any.of(json);
+            check(System.nanoTime() - began < 5_000_000_000L, name + " took long");
+            Long expected = one[1] == null ? null : Long.valueOf(one[1]);
+            check(integer[0].equals(7L) && Objects.equals(integer[1], expected), name + " is the integer " + integer[1]);
+            check(number[0].equals(7.0) && number[1].equals(Double.valueOf(one[2])), name + " is the number " + number[1]);
+            check(json.equals(text), name + " is changed without a type");
+        }
+        List<Row> rows = new ArrayList<>();
+        List<String> expected = new ArrayList<>();
+        for (JsonNode one : cases.get("texts")) {
+            rows.add(RowFactory.create(one.get(0).textValue()));
+            expected.add(one.get(1).textValue());
+        }
+        List<String> found = parsed(rows, any).select("parsed").collectAsList().stream().map(row -> row.getString(0)).toList();
+        check(found.equals(expected), found + " is not " + expected);
+        Row map = parsed(List.of(RowFactory.create("{\"zebra\":1,\"apple\":2,\"mango\":3,\"banana\":4,\"zebra\":5}")),
+                new JsonValues(SchemaTypes.of("{\"type\": \"object\", \"additionalProperties\": {\"type\": \"integer\"}}"), ""))
+                          .selectExpr("to_json(parsed)").head();
+        check(map.getString(0).equals("{\"zebra\":5,\"apple\":2,\"mango\":3,\"banana\":4}"), map.toString());
+    }
+
+    /** Rows of a text, and the column parsed. */
+    private static Dataset<Row> parsed(List<Row> rows, JsonValues values) {
+        UDF1<String, Object> read = values::of;
+        return spark.createDataFrame(rows, new StructType().add("text", "string"))
+                .withColumn("parsed", functions.udf(read, values.type()).apply(functions.col("text")));
     }
 
     private static void rowsOfAShuffleWithoutAKeyAreWarnedOf() {
