@@ -702,6 +702,10 @@ public final class LocalTest {
         for (String adaptive : List.of("true", "false")) {
             spark.conf().set("spark.sql.adaptive.enabled", adaptive);
             check(warnings(() -> BatchLlm.transform(joined.hint("broadcast"), text())).isEmpty(), "a join without a shuffle");
+            Dataset<Row> twice = joined.hint("broadcast").union(joined.hint("broadcast"));
+            check(warnings(() -> BatchLlm.transform(twice, text())).isEmpty(), adaptive + ": a broadcast that is used twice");
+            check(warnings(() -> fails(() -> BatchLlm.transform(rows.orderBy("prompt"), text().temperature(-1)), "temperature is -1")).isEmpty(),
+                    "a warning before the options are checked");
             for (Dataset<Row> one : List.of(rows.repartition(3, functions.col("id")), rows.orderBy("prompt"), rows.dropDuplicates("prompt"),
                          rows.repartition(2).withColumn("more", functions.expr("id + 1")).where("id < 9"),
                          rows.hint("merge").drop("other").join(few.hint("merge"), functions.expr("id = other")))) {
@@ -712,6 +716,7 @@ public final class LocalTest {
         check(warnings(() -> BatchLlm.transform(rows.orderBy("prompt"), text().keyColumn("id"))).isEmpty(), "rows with a key");
         spark.conf().unset("spark.sql.adaptive.enabled");
         check(!Shuffles.inPlan("Project [a, concat(a,\nExchange b) AS p#1]\n+- BroadcastExchange x\n   +- Scan"), "words of a prompt");
+        check(!Shuffles.inPlan("Union\n+- ReusedExchange [a#1], BroadcastExchange HashedRelationBroadcastMode(List(a#2), false)"), "a broadcast");
         check(Shuffles.inPlan("A\n+- *(2) B\n   :- C\n   :  +- ColumnarExchange hashpartitioning(a#1, 4)"), "another engine's");
     }
 
@@ -732,8 +737,11 @@ public final class LocalTest {
         };
         Logger log = Logger.getLogger(BatchLlm.class.getName());
         log.addHandler(handler);
-        job.run();
-        log.removeHandler(handler);
+        try {
+            job.run();
+        } finally {
+            log.removeHandler(handler);
+        }
         return texts;
     }
 

@@ -84,11 +84,11 @@ public final class BatchLlm {
         if (options.keyColumn == null) {
             Columns.requireNone(rows.schema(), Columns.KEY, "name it as keyColumn, or rename it");
             keyed = rows.withColumn(Columns.KEY, monotonically_increasing_id());
-            if (Shuffles.in(rows)) LOG.warning(UNSTABLE_KEYS);
         }
         if (options.template != null) keyed = withPrompts(keyed, options);
         Columns columns = new Columns(keyed.schema(), options);
         OptionCheck.check(options, columns.constraint());
+        if (options.keyColumn == null && Shuffles.in(rows)) LOG.warning(UNSTABLE_KEYS);
         byte[] file = planFile(options);
 
         PromptSample sample = sample(keyed, columns, options, context);
