@@ -1027,6 +1027,7 @@ public final class LocalTest {
         fails(() -> text().choices(Arrays.asList("a", null)), "choices: text 1 is null");
         fails(() -> text().imageFolders(Arrays.asList((String) null)), "imageFolders: text 0 is null");
         fails(() -> text().adapter("a", null), "adapters: the directory of a is null");
+        fails(() -> text().adapters(null), "adapters is null");
         fails(() -> text().promptColumn(null), "promptColumn is null");
         fails(() -> text().task(null), "task is null");
         fails(() -> BatchLlm.transform(null, text()), "rows is null");
