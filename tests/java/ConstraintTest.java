@@ -53,6 +53,10 @@ final class ConstraintTest {
         Check.throwing(IllegalArgumentException.class, "stopStrings: text 1 is null", () -> builder.stopStrings("a", null));
         Check.throwing(NullPointerException.class, "badWords is null", () -> builder.badWords((String[]) null));
         Check.throwing(NullPointerException.class, "stopTokens is null", () -> builder.stopTokens((int[]) null));
+        Check.throwing(IllegalArgumentException.class, "biases: the bias of token 5 is null",
+                () -> builder.biases(Collections.singletonMap(5, null)));
+        Check.throwing(IllegalArgumentException.class, "biases: a token is null", () -> builder.biases(Collections.singletonMap(null, 1f)));
+        Check.throwing(NullPointerException.class, "biases is null", () -> builder.biases(null));
         Check.throwing(NullPointerException.class, "modelDirectory is null", () -> EngineOptions.builder(null));
     }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Mapping, Optional, Sequence
+import re
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .constraints import schema_of
 from .frames import optional
@@ -11,6 +12,13 @@ from .params import SamplingParams
 from .result_memory import ResultMemory
 
 _STOP = 1  # BATCHLLM_FINISH_STOP
+_NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([-+]?\d+))?", re.ASCII)
+_INT64_DIGITS = 19
+
+
+class _Written(str):
+    """A number as it is written, until its type is known: one of any length or size does no harm, and a value without a
+    type has it as it was written."""
 
 
 class Parser:
@@ -20,8 +28,8 @@ class Parser:
         self._schema: Any = json.loads(schema_of(schema))
         self._start_after = start_after
 
-    def value_of(self, results: ResultMemory, index: int) -> Any:
-        """One result's value; None if the row failed, was cancelled or was cut off."""
+    def _json_of(self, results: ResultMemory, index: int) -> Optional[str]:
+        """None if the row failed, was cancelled or was cut off."""
         text = results.text_of(index)
         if text is None or results.finish_reasons[index] != _STOP:
             return None
@@ -29,10 +37,12 @@ class Parser:
             _, found, text = text.partition(self._start_after)
             if not found:
                 return None
-        try:
-            return json.loads(text)
-        except ValueError:  # a stop string may have cut it
-            return None
+        return text
+
+    def value_of(self, results: ResultMemory, index: int) -> Any:
+        """One result's value; None if the row failed, was cancelled or was cut off. A whole number of more digits than
+        Python reads (sys.get_int_max_str_digits) is None, alone."""
+        return _read(self._json_of(results, index), float, _int)
 
     def values(self, results: ResultMemory) -> list[Any]:
         """Every result's value."""
@@ -40,15 +50,17 @@ class Parser:
 
     def arrow_type(self) -> Any:
         """The values' type: structs, lists, maps of text to one type, text, int64, float64 and booleans. What has no one
-        type, such as a value of either text or number, is the text of its JSON. A value that does not fit its type, such as
-        a whole number beyond int64, is null, alone."""
+        type, such as a value of either text or number, is the text of its JSON, in which numbers are as they were written.
+        A value that does not fit its type, such as a whole number beyond int64, is null, alone. Spark's column `parsed` has
+        the same rules (JsonValues.java)."""
         return _type_of(self._schema, self._schema, ())
 
     def array(self, results: ResultMemory) -> Any:
         """Every result's value, as an Arrow array."""
         arrow = optional("pyarrow", "a column of parsed values")
         kind = self.arrow_type()
-        return arrow.array([_fitted(value, kind) for value in self.values(results)], kind)
+        texts = (self._json_of(results, i) for i in range(len(results)))
+        return arrow.array([_fitted_of(text, kind) for text in texts], kind)
 
 
 def parser_of(params: Any) -> Optional[Parser]:
@@ -56,6 +68,28 @@ def parser_of(params: Any) -> Optional[Parser]:
     if not isinstance(params, SamplingParams) or params.json_schema is None:
         return None
     return Parser(params.json_schema, params.start_after)
+
+
+def _read(text: Optional[str], number: Callable[[str], Any], whole: Callable[[str], Any]) -> Any:
+    """The value of a JSON text; None if it is no JSON. number, whole: from the text of a number with or without a point
+    or an exponent."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text, parse_float=number, parse_int=whole, parse_constant=_refuse)
+    except (ValueError, RecursionError):  # a stop string may have cut it, or its lists are too deep
+        return None
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _int(text: str) -> Optional[int]:
+    try:
+        return int(text)
+    except ValueError:  # too many digits
+        return None
 
 
 def _type_of(schema: Any, root: Any, refs: Sequence[str]) -> Any:
@@ -115,23 +149,61 @@ def _target(reference: str, root: Any) -> Any:
     return found
 
 
+def _fitted_of(text: Optional[str], kind: Any) -> Any:
+    """The value of a JSON text, in the form that Arrow needs for the type."""
+    try:
+        return _fitted(_read(text, _Written, _Written), kind)
+    except RecursionError:  # it could be read, just so
+        return None
+
+
 def _fitted(value: Any, kind: Any) -> Any:
-    """A value in the form that Arrow needs for the type."""
+    """A value whose numbers are as written, in the form that Arrow needs for the type."""
     types = optional("pyarrow", "a column of parsed values").types
     if value is None:
         return None
     if types.is_large_string(kind):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text = value if isinstance(value, str) else _json(value)
+        return text.encode("utf-8", "replace").decode()  # half of a surrogate pair is no UTF-8
     if types.is_struct(kind):
         return {field.name: _fitted(value.get(field.name), field.type) for field in kind} if isinstance(value, dict) else None
     if types.is_list(kind):
         return [_fitted(one, kind.value_type) for one in value] if isinstance(value, list) else None
     if types.is_map(kind):
-        return [(name, _fitted(one, kind.item_type)) for name, one in value.items()] if isinstance(value, dict) else None
-    if isinstance(value, bool) or types.is_boolean(kind):
-        return value if isinstance(value, bool) and types.is_boolean(kind) else None
-    if not isinstance(value, (int, float)):
+        if not isinstance(value, dict):
+            return None
+        return [(_fitted(name, kind.key_type), _fitted(one, kind.item_type)) for name, one in value.items()]
+    if types.is_boolean(kind):
+        return value if isinstance(value, bool) else None
+    if not isinstance(value, _Written):
         return None
-    if types.is_integer(kind):  # it may be written as 12.0, or be infinite
-        return int(value) if -(2**63) <= value < 2**63 and value == int(value) else None
-    return float(str(value))  # an int may be larger than any float
+    return _int64(value) if types.is_integer(kind) else float(value)
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, _Written):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(_json(name) + ":" + _json(one) for name, one in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _int64(number: str) -> Optional[int]:
+    """3 for 3.0 too; None for what has a fraction or more than 64 bits. No digits of 1e999999999 are written for it."""
+    parts = _NUMBER.fullmatch(number)
+    assert parts is not None
+    sign, before, fraction, power = (part or "" for part in parts.groups())
+    digits = (before + fraction).rstrip("0")
+    zeros_behind = len(before) - len(digits)  # to the point; negative: so many digits are behind it
+    digits = digits.lstrip("0")
+    if not digits:
+        return 0
+    if len(power.lstrip("+-0")) > _INT64_DIGITS:
+        return None  # no text is so long that it makes up for this
+    zeros = int(power or "0") + zeros_behind
+    if zeros < 0 or len(digits) + zeros > _INT64_DIGITS:
+        return None
+    value = int(sign + digits + "0" * zeros)
+    return value if -(2**63) <= value < 2**63 else None

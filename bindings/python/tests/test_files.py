@@ -76,6 +76,24 @@ def program(*arguments, **how):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **how)
 
 
+class Answers:
+    """Results with these texts, for a Parser."""
+
+    def __init__(self, texts):
+        self.texts = texts
+        self.finish_reasons = [1] * len(texts)
+
+    def __len__(self):
+        return len(self.texts)
+
+    def text_of(self, index):
+        return self.texts[index]
+
+
+def parsed(schema, texts):
+    return Parser(schema).array(Answers(texts)).to_pylist()
+
+
 @unittest.skipIf(pyarrow is None, "needs pyarrow")
 class Files(unittest.TestCase):
     def setUp(self):
@@ -218,32 +236,41 @@ class Formats(Files):
         self.assertGreaterEqual(json.loads(row["text"])["a"], 2**63)
         self.assertEqual(row["parsed"], {"a": None})
 
-    def test_numbers_of_any_size_are_parsed(self):
-        class Results:
-            texts = ["1e400", "-9223372036854775808", "9223372036854775808", "12.0", "1" + "0" * 400, "0.1"]
-            finish_reasons = [1] * len(texts)
+    def test_parsed_values_are_those_of_spark(self):
+        # LocalTest.java has the same.
+        cases = json.loads((GOLDEN.parent / "spark" / "parsed_values.json").read_text(encoding="utf-8"))
+        numbers = cases["numbers"]
+        for length in (5_000, 1_000_000):
+            nines = "9" * length
+            numbers += [[nines, None, "Infinity"], ["-0." + nines, None, "-1"], ["5" + "0" * length + f"e-{length}", 5, "5"]]
+        texts = [f"[7,{one}]" for one, _, _ in numbers]
+        began = time.monotonic()
+        whole, number = (parsed({"type": "array", "items": {"type": kind}}, texts) for kind in ("integer", "number"))
+        self.assertEqual(parsed({}, texts), texts)
+        self.assertLess(time.monotonic() - began, 20)
+        for i, (text, integer, expected) in enumerate(numbers):
+            self.assertEqual(whole[i], [7, integer], text[:40])
+            self.assertEqual(repr(number[i]), repr([7.0, float(expected)]), text[:40])
+        texts, expected = zip(*cases["texts"])
+        self.assertEqual(parsed({}, texts), list(expected))
+        counts = {"type": "object", "additionalProperties": {"type": "integer"}}
+        self.assertEqual(parsed(counts, ['{"zebra":1,"apple":2,"mango":3,"\\ud800":4,"zebra":5}']),
+                         [[("zebra", 5), ("apple", 2), ("mango", 3), ("?", 4)]])  # fmt: skip
 
-            def __len__(self):
-                return len(self.texts)
-
-            def text_of(self, index):
-                return self.texts[index]
-
-        whole, any_number = (Parser({"type": kind}).array(Results()).to_pylist() for kind in ("integer", "number"))
-        self.assertEqual(whole[:5], [None, -(2**63), None, 12, None])
-        self.assertEqual(any_number, [float("inf"), -(2.0**63), 2.0**63, 12.0, float("inf"), 0.1])
-        self.assertEqual(whole[5], None)
+    def test_a_number_that_python_cannot_read_is_none_alone(self):
+        texts = ['{"n":' + "9" * 5_000 + ',"s":"a"}', "[1e400,-0.0,12]", "NaN", "[" * 100_000]
+        self.assertEqual(Parser({}).values(Answers(texts)), [{"n": None, "s": "a"}, [float("inf"), 0.0, 12], None, None])
+        for depth in (400, *range(900, 1000, 5), 100_000):
+            deep = "[" * depth + "]" * depth
+            self.assertIn(parsed({}, [deep, "1"]), [[deep, "1"]] + [[None, "1"]] * (depth > 400))
 
     def test_a_value_that_does_not_fit_is_null_alone(self):
         # As in Spark: LocalTest.java has the same.
         properties = {"n": {"type": "integer"}, "l": {"type": "array", "items": {"type": "integer"}}, "any": {}, "day": {"type": "boolean"}}
 
-        class Results:
-            texts = ['{"n":3.0,"l":[1,9223372036854775808,2e1,2.5,null,"4",true],"any":{"b":[1.5,"é"]},"day":1}', '{"n":true,"l":3}', "{} {}"]
-            finish_reasons = [1] * len(texts)
-            __len__, text_of = lambda self: len(self.texts), lambda self, index: self.texts[index]
-
-        found = Parser({"type": "object", "properties": properties}).array(Results()).to_pylist()
+        found = parsed({"type": "object", "properties": properties},
+                       ['{"n":3.0,"l":[1,9223372036854775808,2e1,2.5,null,"4",true],"any":{"b":[1.5,"é"]},"day":1}', '{"n":true,"l":3}',
+                        "{} {}"])  # fmt: skip
         self.assertEqual(found, [{"n": 3, "l": [1, None, 20, None, None, None, None], "any": '{"b":[1.5,"é"]}', "day": None},
                                  {"n": None, "l": None, "any": None, "day": None}, None])  # fmt: skip
 

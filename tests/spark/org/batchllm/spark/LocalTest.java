@@ -1,5 +1,7 @@
 package org.batchllm.spark;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -7,6 +9,7 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicLong;
@@ -19,7 +22,6 @@ import org.apache.spark.api.java.function.MapFunction;
 import org.apache.spark.api.java.function.MapPartitionsFunction;
 import org.apache.spark.api.java.function.VoidFunction2;
 import org.apache.spark.broadcast.Broadcast;
-import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
@@ -33,19 +35,21 @@ import org.batchllm.Plan;
 import scala.collection.immutable.ArraySeq;
 
 /**
- * Transforms in one process. Arguments: a folder for files, a model directory with a tokenizer, and the folder of the
- * golden models.
+ * Transforms in one process. Arguments: a folder for files, a model directory with a tokenizer, the folder of the
+ * golden models, and the file of values that the Python package's tests have too.
  */
 public final class LocalTest {
     private static SparkSession spark;
     private static Path folder;
     private static String model;
     private static Path golden;
+    private static Path valuesFile;
 
     public static void main(String[] arguments) throws Exception {
         folder = Path.of(arguments[0]);
         model = arguments[1];
         golden = Path.of(arguments[2], "embedding");
+        valuesFile = Path.of(arguments[3]);
         spark = SparkSession.builder().getOrCreate();
         textRowsKeepTheirColumnsAndOrder();
         resultsDoNotDependOnPartitionsOrWindows();
@@ -69,6 +73,7 @@ public final class LocalTest {
         aLooseSchemaIsTaken();
         answersOfASchemaAreAColumnOfTheirValues();
         aValueThatDoesNotFitIsNullAlone();
+        valuesAreThoseOfThePythonPackage();
         rowsOfAShuffleWithoutAKeyAreWarnedOf();
         wrongOptionsFailOnTheDriver();
         whatNoRowCanRunWithFailsTheJob();
@@ -627,14 +632,66 @@ public final class LocalTest {
         for (String one : written) rows.add(RowFactory.create("{\"n\":0}</think>" + one));
         rows.add(RowFactory.create("{\"n\":1}"));
         rows.add(RowFactory.create((Object) null));
-        UDF1<String, Object> read = values::of;
-        Column parsed = functions.udf(read, values.type()).apply(functions.col("text"));
-        List<String> found = spark.createDataFrame(rows, new StructType().add("text", "string")).select(functions.to_json(parsed))
-                                     .collectAsList().stream().map(row -> row.getString(0)).toList();
+        List<String> found =
+                parsed(rows, values).selectExpr("to_json(parsed)").collectAsList().stream().map(row -> row.getString(0)).toList();
         List<String> expected = Arrays.asList("{\"n\":3,\"x\":\"Infinity\",\"l\":[1,null,-9223372036854775808,20,null,null,null,null,null],"
                         + "\"s\":\"a\\nb\",\"m\":{\"a\":1,\"b\":null},\"any\":\"{\\\"b\\\":[1.50,\\\"é\\\"]}\"}",
                 "{\"n\":9223372036854775807}", "{\"s\":\"5\"}", null, null, null, null, null, null);
         check(found.equals(expected), found + " is not " + expected);
+    }
+
+    /** {number, the integer that it is or null, the double that it is}. */
+    private static List<String[]> numbers(JsonNode cases) {
+        List<String[]> numbers = new ArrayList<>();
+        for (JsonNode one : cases.get("numbers")) {
+            numbers.add(new String[] {one.get(0).textValue(), one.get(1).isNull() ? null : one.get(1).asText(), one.get(2).textValue()});
+        }
+        for (int length : new int[] {5_000, 1_000_000}) {
+            String nines = "9".repeat(length);
+            numbers.add(new String[] {nines, null, "Infinity"});
+            numbers.add(new String[] {"-0." + nines, null, "-1"});
+            numbers.add(new String[] {"5" + "0".repeat(length) + "e-" + length, "5", "5"});
+        }
+        return numbers;
+    }
+
+    private static void valuesAreThoseOfThePythonPackage() throws Exception {
+        JsonNode cases = new ObjectMapper().readTree(valuesFile.toFile());
+        JsonValues integers = new JsonValues(SchemaTypes.of("{\"type\": \"array\", \"items\": {\"type\": \"integer\"}}"), "");
+        JsonValues doubles = new JsonValues(SchemaTypes.of("{\"type\": \"array\", \"items\": {\"type\": \"number\"}}"), "");
+        JsonValues any = new JsonValues(SchemaTypes.of("{}"), "");
+        for (String[] one : numbers(cases)) {
+            String name = one[0].substring(0, Math.min(one[0].length(), 40));
+            String json = "[7," + one[0] + "]";
+            long began = System.nanoTime();
+            Object[] integer = (Object[]) integers.of(json);
+            Object[] number = (Object[]) doubles.of(json);
+            Object text = any.of(json);
+            check(System.nanoTime() - began < 5_000_000_000L, name + " took long");
+            Long expected = one[1] == null ? null : Long.valueOf(one[1]);
+            check(integer[0].equals(7L) && Objects.equals(integer[1], expected), name + " is the integer " + integer[1]);
+            check(number[0].equals(7.0) && number[1].equals(Double.valueOf(one[2])), name + " is the number " + number[1]);
+            check(json.equals(text), name + " is changed without a type");
+        }
+        List<Row> rows = new ArrayList<>();
+        List<String> expected = new ArrayList<>();
+        for (JsonNode one : cases.get("texts")) {
+            rows.add(RowFactory.create(one.get(0).textValue()));
+            expected.add(one.get(1).textValue());
+        }
+        List<String> found = parsed(rows, any).select("parsed").collectAsList().stream().map(row -> row.getString(0)).toList();
+        check(found.equals(expected), found + " is not " + expected);
+        Row map = parsed(List.of(RowFactory.create("{\"zebra\":1,\"apple\":2,\"mango\":3,\"banana\":4,\"zebra\":5}")),
+                new JsonValues(SchemaTypes.of("{\"type\": \"object\", \"additionalProperties\": {\"type\": \"integer\"}}"), ""))
+                          .selectExpr("to_json(parsed)").head();
+        check(map.getString(0).equals("{\"zebra\":5,\"apple\":2,\"mango\":3,\"banana\":4}"), map.toString());
+    }
+
+    /** Rows of a text, and the column parsed. */
+    private static Dataset<Row> parsed(List<Row> rows, JsonValues values) {
+        UDF1<String, Object> read = values::of;
+        return spark.createDataFrame(rows, new StructType().add("text", "string"))
+                .withColumn("parsed", functions.udf(read, values.type()).apply(functions.col("text")));
     }
 
     private static void rowsOfAShuffleWithoutAKeyAreWarnedOf() {
@@ -645,6 +702,10 @@ public final class LocalTest {
         for (String adaptive : List.of("true", "false")) {
             spark.conf().set("spark.sql.adaptive.enabled", adaptive);
             check(warnings(() -> BatchLlm.transform(joined.hint("broadcast"), text())).isEmpty(), "a join without a shuffle");
+            Dataset<Row> twice = joined.hint("broadcast").union(joined.hint("broadcast"));
+            check(warnings(() -> BatchLlm.transform(twice, text())).isEmpty(), adaptive + ": a broadcast that is used twice");
+            check(warnings(() -> fails(() -> BatchLlm.transform(rows.orderBy("prompt"), text().temperature(-1)), "temperature is -1")).isEmpty(),
+                    "a warning before the options are checked");
             for (Dataset<Row> one : List.of(rows.repartition(3, functions.col("id")), rows.orderBy("prompt"), rows.dropDuplicates("prompt"),
                          rows.repartition(2).withColumn("more", functions.expr("id + 1")).where("id < 9"),
                          rows.hint("merge").drop("other").join(few.hint("merge"), functions.expr("id = other")))) {
@@ -655,6 +716,7 @@ public final class LocalTest {
         check(warnings(() -> BatchLlm.transform(rows.orderBy("prompt"), text().keyColumn("id"))).isEmpty(), "rows with a key");
         spark.conf().unset("spark.sql.adaptive.enabled");
         check(!Shuffles.inPlan("Project [a, concat(a,\nExchange b) AS p#1]\n+- BroadcastExchange x\n   +- Scan"), "words of a prompt");
+        check(!Shuffles.inPlan("Union\n+- ReusedExchange [a#1], BroadcastExchange HashedRelationBroadcastMode(List(a#2), false)"), "a broadcast");
         check(Shuffles.inPlan("A\n+- *(2) B\n   :- C\n   :  +- ColumnarExchange hashpartitioning(a#1, 4)"), "another engine's");
     }
 
@@ -675,8 +737,11 @@ public final class LocalTest {
         };
         Logger log = Logger.getLogger(BatchLlm.class.getName());
         log.addHandler(handler);
-        job.run();
-        log.removeHandler(handler);
+        try {
+            job.run();
+        } finally {
+            log.removeHandler(handler);
+        }
         return texts;
     }
 
@@ -962,6 +1027,7 @@ public final class LocalTest {
         fails(() -> text().choices(Arrays.asList("a", null)), "choices: text 1 is null");
         fails(() -> text().imageFolders(Arrays.asList((String) null)), "imageFolders: text 0 is null");
         fails(() -> text().adapter("a", null), "adapters: the directory of a is null");
+        fails(() -> text().adapters(null), "adapters is null");
         fails(() -> text().promptColumn(null), "promptColumn is null");
         fails(() -> text().task(null), "task is null");
         fails(() -> BatchLlm.transform(null, text()), "rows is null");

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.function.Function;
 import java.util.function.ToLongFunction;
 import java.util.stream.IntStream;
@@ -163,6 +164,15 @@ public final class SamplingParams {
             copy(from);
             constraint = from.constraint;
             adapter = from.adapter;
+        }
+
+        @Override
+        public Builder biases(Map<Integer, Float> values) {
+            Objects.requireNonNull(values, "biases is null").forEach((token, bias) -> {
+                if (token == null) throw new IllegalArgumentException("biases: a token is null");
+                if (bias == null) throw new IllegalArgumentException("biases: the bias of token " + token + " is null");
+            });
+            return super.biases(values);
         }
 
         /**

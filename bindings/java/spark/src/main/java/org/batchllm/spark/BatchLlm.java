@@ -28,6 +28,7 @@ import org.apache.spark.sql.expressions.UserDefinedFunction;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.unsafe.hash.Murmur3_x86_32;
 import org.batchllm.BatchLlmException;
+import org.batchllm.Plan;
 import org.batchllm.PrefixRanges;
 
 /**
@@ -84,11 +85,11 @@ public final class BatchLlm {
         if (options.keyColumn == null) {
             Columns.requireNone(rows.schema(), Columns.KEY, "name it as keyColumn, or rename it");
             keyed = rows.withColumn(Columns.KEY, monotonically_increasing_id());
-            if (Shuffles.in(rows)) LOG.warning(UNSTABLE_KEYS);
         }
         if (options.template != null) keyed = withPrompts(keyed, options);
         Columns columns = new Columns(keyed.schema(), options);
         OptionCheck.check(options, columns.constraint());
+        if (options.keyColumn == null && Shuffles.in(rows)) LOG.warning(UNSTABLE_KEYS);
         byte[] file = planFile(options);
 
         PromptSample sample = sample(keyed, columns, options, context);
@@ -251,8 +252,9 @@ public final class BatchLlm {
         if (options.planPath == null && options.plan == null) return null;
         String given = options.planPath == null ? "plan" : "planPath " + options.planPath;
         try {
-            byte[] file = options.planPath == null ? options.plan : Files.readAllBytes(Path.of(options.planPath));
-            NativeEngine.planOf(file).close();
+            Path path = options.planPath == null ? null : Path.of(options.planPath);
+            byte[] file = path == null ? options.plan : Files.readAllBytes(path);
+            (path == null ? NativeEngine.planOf(file) : Plan.load(path)).close();
             return file;
         } catch (IOException e) {
             throw new UncheckedIOException(given, e);

@@ -242,7 +242,7 @@ public final class BatchLlmOptions extends ParameterOptions implements Cloneable
 
     /** The same for several adapters, by name. */
     public BatchLlmOptions adapters(Map<String, String> directories) {
-        directories.forEach((name, directory) -> {
+        Objects.requireNonNull(directories, "adapters is null").forEach((name, directory) -> {
             Objects.requireNonNull(name, "adapters: a name is null");
             Objects.requireNonNull(directory, () -> "adapters: the directory of " + name + " is null");
         });

@@ -4,11 +4,17 @@ import java.util.regex.Pattern;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
 
-/** Whether rows come from a shuffle, so that Spark may give them in another order when it computes them again. */
+/**
+ * Whether rows come from a shuffle, as far as their plan shows, so that Spark may give them in another order when it
+ * computes them again.
+ */
 final class Shuffles {
-    /** The line of such a node in a plan's text; other engines' nodes have longer names (ColumnarExchange). */
+    /**
+     * The line of such a node in a plan's text; other engines' nodes have longer names (ColumnarExchange). What a
+     * ReusedExchange reuses has a line of its own.
+     */
     private static final Pattern EXCHANGE =
-            Pattern.compile("(?m)(\\A|^[ :]*[:+]- )(\\*\\(\\d+\\) )?(?!\\w*Broadcast)\\w*Exchange\\b");
+            Pattern.compile("(?m)(\\A|^[ :]*[:+]- )(\\*\\(\\d+\\) )?(?!\\w*(Broadcast|Reused))\\w*Exchange\\b");
 
     private Shuffles() {}
 
