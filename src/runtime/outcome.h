@@ -37,10 +37,10 @@ struct Outcome {
     std::vector<int32_t> tokens;
     std::string text;
     std::string error;
-    bool constraint_started = true;     // false: its start_after has not been generated
-    bool constraint_met = true;         // false: stop strings or tokens ended a text before it was whole
-    TokenLogprobs logprobs;             // of the tokens, if requested
-    TokenLogprobs prompt_logprobs;      // of all prompt tokens but the first, if requested
+    bool constraint_started = true; // false: its start_after has not been generated
+    bool constraint_met = true;    // false: stop strings or tokens ended a text before it was whole
+    TokenLogprobs logprobs;        // of the tokens, if requested
+    TokenLogprobs prompt_logprobs; // of all prompt tokens but the first, if requested
     std::vector<int32_t> score_lengths; // one per continuation
     std::vector<float> score_logprobs;  // [sum of score_lengths]
     std::vector<float> embedding;

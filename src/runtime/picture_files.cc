@@ -196,7 +196,7 @@ Result<PictureFolders::File> PictureFolders::read(std::string_view name, int64_t
     std::string path(name);
     if (name.starts_with("file:/")) {
         path = path_of_url(name);
-        // Hadoop escapes nothing: after one slash, a name may have percent signs of its own.
+        // Spark's binaryFile escapes nothing: after one slash, a name may have percent signs of its own.
         const std::string unescaped(name.substr(std::string_view("file:").size()));
         if (!unescaped.starts_with("//") && ::access(opened(unescaped).c_str(), F_OK) == 0) {
             path = unescaped;
