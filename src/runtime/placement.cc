@@ -421,9 +421,10 @@ void Placement::add_to(const Lane &lane, batchllm_stats *stats) const {
 int64_t Placement::unstarted_tokens() const {
     int64_t tokens = 0;
     for (const auto &[run, owner] : runs_) {
-        const bool started = std::any_of(
-            run->sequences.begin(), run->sequences.end(),
-            [](const Sequence &sequence) { return sequence.done || sequence.highest > 0; });
+        const bool started =
+            std::any_of(run->sequences.begin(), run->sequences.end(), [](const Sequence &sequence) {
+                return sequence.done || sequence.highest > 0;
+            });
         if (!started) tokens += logical_tokens(*run);
     }
     return tokens;
