@@ -844,8 +844,8 @@ typedef struct batchllm_stats {
                                 are, the log has a warning */
     /* Tokens. */
     int64_t logical_prompt_tokens;   /* of rows that have started, cancelled or not, counting n
-                                        samples as n rows. A row starts with the first token that
-                                        is computed for it alone */
+                                        samples as n rows. A row starts with the first step that
+                                        has tokens of it alone */
     int64_t processed_prompt_tokens; /* computed, once on each device, without recomputation; also
                                         of prefixes whose rows have not started */
     int64_t shared_prompt_tokens;    /* logical - processed, or 0 if that is less */

@@ -39,8 +39,14 @@ std::string directory_of(const std::string &path) {
     return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
+// What the mode of a file allows whatever group another file with the mode has.
+mode_t of_any_group(mode_t mode) {
+    const mode_t both = (mode >> 3) & mode & S_IRWXO;
+    return (mode & S_IRWXU) | both << 3 | both;
+}
+
 // Whether a file that replaces this one is to have its access. In a folder where others may put files that they keep, as in
-// /tmp, only if it is nobody else's: neither theirs, nor a link of theirs to one of ours.
+// /tmp, only a file of one's own, and no link, which may be theirs.
 bool is_example(const std::string &path, const struct stat &info) {
     struct stat folder, name;
     if (::stat(directory_of(path).c_str(), &folder) == 0 && (folder.st_mode & S_ISVTX) == 0) {
@@ -179,8 +185,10 @@ Status write_file(const std::string &path, std::string_view bytes) {
         temporary = path;
         temporary.append(temporary_mark).append(std::to_string(::getpid()));
         temporary.append(".").append(std::to_string(number));
-        // That of an existing file may be read by nobody else, until it has that file's access; or by nobody whom that kept out.
-        const mode_t mode = keeps ? 0600 : there ? 0600 | (info.st_mode & 0666) : 0666;
+        // That of an existing file may be read by nobody else until it has that file's access; or by nobody whom that kept out.
+        const mode_t mode = keeps   ? 0600
+                            : there ? 0600 | (of_any_group(info.st_mode) & 0666)
+                                    : 0666;
         raw = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (raw < 0 && errno != EEXIST) return io_error(path, "cannot create a file beside it");
     }
@@ -208,8 +216,7 @@ bool keep_access(const struct stat &old, int fd) {
     mode_t mode = old.st_mode & all;
     if (::fchown(fd, old.st_uid, old.st_gid) != 0 &&
         ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) != 0) {
-        const mode_t both = (mode >> 3) & mode & S_IRWXO;
-        mode = (mode & S_IRWXU) | both << 3 | both;
+        mode = of_any_group(mode);
     }
     if (::fchmod(fd, mode) == 0) return true;
     const int why = errno;

@@ -17,20 +17,20 @@ void CutOff::count(const SamplingParams &params, const Outcome &outcome) {
     const bool cut = outcome.finish == BATCHLLM_FINISH_LENGTH;
     if (!cut && outcome.finish != BATCHLLM_FINISH_STOP) return;
     ++job_.constrained;
-    job_.cut += cut;
     if (!outcome.constraint_started) {
         if (job_.unstarted++ == 0) unstarted_ = params.constraint;
-        job_.unstarted_cut += cut;
-    } else if (!outcome.constraint_met) {
-        ++job_.stopped;
-    } else if (cut && cut_after_start() == 1) {
+        job_.unstarted_cut += cut || !outcome.constraint_met;
+    } else if (cut) {
+        if (job_.cut++ > 0) return;
         tokens_ = static_cast<int64_t>(outcome.tokens.size());
         least_bytes_ = params.constraint->least_bytes();
+    } else {
+        job_.stopped += !outcome.constraint_met;
     }
 }
 
 std::string CutOff::take_warning(bool all_done) {
-    const int64_t invalid = cut_after_start() + job_.stopped + job_.unstarted;
+    const int64_t invalid = job_.cut + job_.stopped + job_.unstarted;
     const bool many = invalid * (all_done ? 10 : 2) >= job_.constrained;
     const int64_t least = !all_done ? enough : ever_told_ ? no_small : 1;
     std::string text;
@@ -39,9 +39,7 @@ std::string CutOff::take_warning(bool all_done) {
         told_ = ever_told_ = true;
     }
     if (all_done) {
-        before_.constrained = constrained();
-        before_.cut += job_.cut;
-        before_.stopped += job_.stopped;
+        before_ = {constrained(), cut()};
         job_ = {};
         unstarted_.reset();
         told_ = false;
@@ -55,13 +53,13 @@ std::string CutOff::warning() const {
         if (rows > 0) text.append(text.empty() ? "" : ". ").append((this->*of)());
     };
     add(job_.unstarted, &CutOff::warning_of_unstarted);
-    add(cut_after_start(), &CutOff::warning_of_cut);
+    add(job_.cut, &CutOff::warning_of_cut);
     add(job_.stopped, &CutOff::warning_of_stopped);
     return text;
 }
 
 std::string CutOff::warning_of_cut() const {
-    return format_count(cut_after_start()) + " of " + format_count(job_.constrained) +
+    return format_count(job_.cut) + " of " + format_count(job_.constrained) +
            " rows with a constraint were cut off by max_tokens: their texts are only the "
            "beginnings "
            "of valid ones. One of them ended after " +
@@ -81,7 +79,8 @@ std::string CutOff::warning_of_unstarted() const {
     return format_count(job_.unstarted) + " of " + format_count(job_.constrained) +
            " rows with a constraint never wrote " + in_quotes(unstarted_->start_after()) +
            ", after which it starts, so their texts are free: " + format_count(job_.unstarted_cut) +
-           " were cut off by max_tokens, " + format_count(job_.unstarted - job_.unstarted_cut) +
+           " were cut off by max_tokens or a stop of their own, " +
+           format_count(job_.unstarted - job_.unstarted_cut) +
            " ended by themselves. Give them more max_tokens if they were about to write it; leave "
            "start_after out if this model does not write it, or if the prompt holds it already";
 }

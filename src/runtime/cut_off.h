@@ -22,27 +22,25 @@ class CutOff {
     std::string take_warning(bool all_done);
 
     // So far: results of rows with a constraint that have ended by themselves or by max_tokens, and how many of them
-    // max_tokens cut off, before their constraint started or after, or stop strings or tokens after it did. Rows
-    // without a result are in neither.
+    // max_tokens, or stop strings or tokens of their own, cut off. Rows without a result are in neither.
     int64_t constrained() const { return before_.constrained + job_.constrained; }
-    int64_t cut() const { return before_.cut + before_.stopped + job_.cut + job_.stopped; }
+    int64_t cut() const { return before_.cut + job_.cut + job_.stopped + job_.unstarted_cut; }
 
   private:
     struct Counts {
         int64_t constrained = 0;
-        int64_t cut = 0;           // by max_tokens
-        int64_t stopped = 0;       // by stop strings or tokens, after their constraint started
+        int64_t cut = 0;           // by max_tokens, after their constraint started
+        int64_t stopped = 0;       // likewise by stop strings or tokens
         int64_t unstarted = 0;     // whose constraint has not started, whatever ended them
-        int64_t unstarted_cut = 0; // both
+        int64_t unstarted_cut = 0; // of these, by max_tokens, stop strings or tokens
     };
-    int64_t cut_after_start() const { return job_.cut - job_.unstarted_cut; }
     std::string warning() const;
     std::string warning_of_cut() const;
     std::string warning_of_stopped() const;
     std::string warning_of_unstarted() const;
 
     Counts job_;         // since the engine last had nothing to do
-    Counts before_;      // of all rows before; only of what is asked for
+    Counts before_;      // of all rows before; `cut`: by whatever
     int64_t tokens_ = 0; // of the job's first row that was cut off after its constraint started
     int64_t least_bytes_ = 0; // of its constraint
     std::shared_ptr<const Constraint>

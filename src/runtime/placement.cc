@@ -136,12 +136,12 @@ RowRun *Placement::start_run(const std::vector<int64_t> &rows, Lane *lane) {
     place_pictures(run);
     for (Sequence &sequence : run->sequences) {
         sequence.adapter = number;
+        sequence.logical_tokens = logical_tokens(*run, sequence);
         lane->will_generate(sequence.max_tokens);
     }
     runs_.emplace(run, std::move(made));
     rows_deduplicated_ += static_cast<int64_t>(rows.size()) - 1;
     if (unusual(*run)) ++unusual_runs_;
-    logical_prompt_tokens_ += logical_tokens(*run);
     return run;
 }
 
@@ -315,16 +315,18 @@ Placement::Lost Placement::remove_lane(Lane *lane) {
     }
     Lost lost;
     for (RowRun *run : runs) {
+        bool started = false;
         for (const Sequence &sequence : run->sequences) {
             lost.generated += static_cast<int64_t>(sequence.output.size());
+            if (!sequence.started) continue;
+            started = true;
+            lost_.logical_prompt_tokens -= sequence.logical_tokens;
         }
-        logical_prompt_tokens_ -= logical_tokens(*run);
         ++rows_deduplicated_; // one of its rows without a result was computed
         if (unusual(*run)) --unusual_runs_;
         for (const RowRun::Answer &answer : run->answers) {
             if (answer.answered) { // cancelled, so its count stays
-                logical_prompt_tokens_ +=
-                    int64_t{answer.samples} * run->sequences.front().prompt.length;
+                if (started) lost_.logical_prompt_tokens += logical_tokens(*run, answer);
                 rows_.release(answer.row);
                 continue;
             }
@@ -402,6 +404,7 @@ void Placement::forget_group_runs() {
 }
 
 void Placement::add_to(const Lane &lane, batchllm_stats *stats) const {
+    stats->logical_prompt_tokens += lane.scheduler().started_tokens();
     stats->kv_pages_total += lane.info().pages;
     stats->kv_pages_peak += lane.scheduler().pages_peak();
     stats->state_slots_total += lane.info().state_slots;
@@ -415,19 +418,6 @@ void Placement::add_to(const Lane &lane, batchllm_stats *stats) const {
     stats->picture_prepare_seconds += lane.pictures().make_seconds();
     stats->picture_wait_seconds += lane.pictures().waited();
     stats->backend_seconds = std::max(stats->backend_seconds, lane.seconds());
-}
-
-// Of the prompts of runs that the scheduler has, and has computed no token of for them alone.
-int64_t Placement::unstarted_tokens() const {
-    int64_t tokens = 0;
-    for (const auto &[run, owner] : runs_) {
-        const bool started =
-            std::any_of(run->sequences.begin(), run->sequences.end(), [](const Sequence &sequence) {
-                return sequence.done || sequence.highest > 0;
-            });
-        if (!started) tokens += logical_tokens(*run);
-    }
-    return tokens;
 }
 
 void Placement::add_to(batchllm_stats *stats) const {
@@ -449,7 +439,7 @@ void Placement::add_to(batchllm_stats *stats) const {
     stats->kv_page_bytes = devices_.front().info.page_bytes;
     stats->state_slot_bytes = devices_.front().info.state_bytes;
     stats->rows_deduplicated += rows_deduplicated_;
-    stats->logical_prompt_tokens += logical_prompt_tokens_ - unstarted_tokens();
+    stats->logical_prompt_tokens += lost_.logical_prompt_tokens;
     stats->schedule_seconds += schedule_seconds_;
 }
 

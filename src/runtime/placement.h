@@ -98,7 +98,6 @@ class Placement {
     void place_pictures(RowRun *run);
     Status queue(Lane *lane, const Agenda &agenda, int32_t prefix);
     void add_to(const Lane &lane, batchllm_stats *stats) const;
-    int64_t unstarted_tokens() const;
 
     RunLimits limits_;
     RowReader &reader_;
@@ -112,7 +111,7 @@ class Placement {
     std::vector<RowRun *> placed_;    // scratch
     std::vector<Request *> requests_; // scratch
     double schedule_seconds_ = 0;
-    int64_t rows_deduplicated_ = 0, logical_prompt_tokens_ = 0;
+    int64_t rows_deduplicated_ = 0;
     std::set<AdapterHash> adapters_used_;
     int64_t row_pictures_ = 0;
     batchllm_stats lost_{}; // of the lanes that have been removed

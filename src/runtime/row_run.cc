@@ -196,9 +196,24 @@ bool stopped(const Sequence &sequence) {
     return found || (sequence.text_tokens >= 0 && !sequence.constrained->state.ended());
 }
 
-bool accepts(const std::shared_ptr<const Constraint> &constraint, std::string_view text) {
-    ConstraintState state(constraint);
-    return state.advance_bytes(text).ok() && state.complete();
+// What a stop left of the text, whether the constraint accepts it. The text may lack special tokens, such as what the
+// constraint starts after; none follows that.
+bool meets_constraint(const Sequence &sequence, const PreparedParams &params,
+                      const Tokenizer *tokenizer, const std::string &text) {
+    if (tokenizer == nullptr || !stopped(sequence)) return true;
+    StreamDecoder shown(*tokenizer, params.skip_special), whole(*tokenizer, false);
+    const bool token = sequence.text_tokens >= 0;
+    size_t length = 0;
+    std::string all;
+    for (size_t i = 0; i + (token ? 1 : 0) < sequence.output.size(); ++i) {
+        length += shown.push(sequence.output[i]).size();
+        all += whole.push(sequence.output[i]);
+    }
+    length += shown.finish().size();
+    all += whole.finish();
+    all.resize(all.size() - std::min(all.size(), length - std::min(length, text.size())));
+    ConstraintState state(params.constraint);
+    return state.advance_bytes(all).ok() && state.complete();
 }
 
 void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *tokenizer,
@@ -218,7 +233,8 @@ void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *t
         outcome.text = text_of(sequence, *run.params, tokenizer);
         if (sequence.constrained != nullptr) {
             outcome.constraint_started = sequence.constrained->state.started();
-            outcome.constraint_met = !stopped(sequence) || accepts(run.params->constraint, outcome.text);
+            outcome.constraint_met =
+                meets_constraint(sequence, *run.params, tokenizer, outcome.text);
         }
         outcome.logprobs = sequence.logprobs;
         if (sample == 0) take_prompt_logprobs(sequence, &outcome);
@@ -260,15 +276,14 @@ int64_t most_generated(const Row &row, const RunLimits &limits) {
     return row.task() == Task::generate ? most_generated(*row.params, row.length, limits) : 0;
 }
 
-int64_t logical_tokens(const RowRun &run) {
+int64_t logical_tokens(const RowRun &run, const RowRun::Answer &answer) {
+    return int64_t{answer.samples} * run.sequences.front().prompt.length;
+}
+
+int64_t logical_tokens(const RowRun &run, const Sequence &sequence) {
+    if (run.score != nullptr || run.sequences.size() > 1) return sequence.prompt.length;
     int64_t tokens = 0;
-    if (run.score != nullptr) {
-        for (const Sequence &sequence : run.sequences) tokens += sequence.prompt.length;
-        return tokens;
-    }
-    for (const RowRun::Answer &answer : run.answers) {
-        tokens += int64_t{answer.samples} * run.sequences.front().prompt.length;
-    }
+    for (const RowRun::Answer &answer : run.answers) tokens += logical_tokens(run, answer);
     return tokens;
 }
 

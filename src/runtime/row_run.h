@@ -119,8 +119,9 @@ std::unique_ptr<RowRun> make_run(RowStore *rows, const std::vector<int64_t> &ids
 void add_outcomes(const RowRun &run, const RowRun::Answer &to, bool cancelled,
                   const Tokenizer *tokenizer, std::deque<Outcome> *outcomes);
 
-// The prompt tokens that would be computed if the run's results shared nothing.
-int64_t logical_tokens(const RowRun &run);
+// The prompt tokens that would be computed for an answer, or for all that come from a sequence, if nothing were shared.
+int64_t logical_tokens(const RowRun &run, const RowRun::Answer &answer);
+int64_t logical_tokens(const RowRun &run, const Sequence &sequence);
 
 // How many of a row's samples are computed. With sharing, greedy rows compute one, since all are
 // equal.

@@ -274,6 +274,7 @@ bool Scheduler::Impl::count_chunk(Request *request) {
     const int32_t certain = request->computed - request->drafted; // the next token may be there
     pool.slide(&request->pages, certain);
     request->highest = std::max(request->highest, certain);
+    if (!std::exchange(request->started, true)) started_tokens += request->logical_tokens;
     own_tokens_left -= left - own_prompt_left(*request);
     if (request->task != Task::generate) {
         const int32_t end = request->own_begin + request->computed;
@@ -424,6 +425,7 @@ int64_t Scheduler::running() const {
 }
 int64_t Scheduler::pages_used() const { return impl_->pool.used(); }
 int64_t Scheduler::pages_peak() const { return impl_->pool.peak(); }
+int64_t Scheduler::started_tokens() const { return impl_->started_tokens; }
 int64_t Scheduler::states_used() const { return impl_->pool.states().used(); }
 int64_t Scheduler::states_peak() const { return impl_->pool.states().peak(); }
 int64_t Scheduler::prompt_tokens_left() const {

@@ -89,6 +89,7 @@ struct Request {
     const RopePositions *rope_positions = nullptr; // borrowed likewise; null: those of text
     int64_t row = 0;                               // used only by the runtime
     int32_t sample = 0;
+    int64_t logical_tokens = 0; // of all prompts that it answers: Scheduler::started_tokens()
 
     // The runtime appends to it after each batch in which the request sampled.
     std::vector<int32_t> output;
@@ -114,8 +115,9 @@ struct Request {
     int32_t drafted = 0;    // proposed tokens in the batch in flight; counted in `computed`
     int32_t generated = 0;  // output tokens that the length estimate has counted
     int32_t preemptions = 0;
-    int64_t place = -1; // index in the waiting queue, or -1
-    PageTable pages;    // of its own tokens
+    bool started = false; // a batch has had own tokens of it
+    int64_t place = -1;   // index in the waiting queue, or -1
+    PageTable pages;      // of its own tokens
 };
 
 struct SchedulerOptions {
@@ -272,6 +274,8 @@ class Scheduler {
     int64_t running() const; // including ending ones
     int64_t pages_used() const;
     int64_t pages_peak() const;
+    // Request::logical_tokens of all requests of which a batch has had own tokens.
+    int64_t started_tokens() const;
     int64_t states_used() const; // slots
     int64_t states_peak() const;
     int64_t prompt_tokens_left() const;   // neither computed nor in flight; shared tokens count

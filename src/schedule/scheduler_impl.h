@@ -119,6 +119,7 @@ struct Scheduler::Impl {
     // For the step that is being scheduled.
     int64_t budget = 0;
     int64_t preemptions = 0;
+    int64_t started_tokens = 0;
     bool stalled = false; // the youngest request waits for a picture, so none is admitted
     std::vector<int32_t> scheduled_prefixes; // parents before children
     std::vector<int32_t> chain;              // scratch

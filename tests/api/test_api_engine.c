@@ -602,6 +602,27 @@ static void poll_after_cancel_reports_cancelled(void **state) {
     free_rows(&rows);
 }
 
+static void rows_that_have_not_started_have_no_prompt_tokens(void **state) {
+    (void)state;
+    batchllm_engine_options options;
+    batchllm_engine_options_init(&options, sizeof options);
+    options.step_tokens = 64;
+    batchllm_engine *engine = sim_engine_with(&options);
+    token_rows rows = make_rows(200, 40, 10);
+    add_rows(engine, &rows, 5);
+    assert_ok(batchllm_step(engine, NULL));
+    const batchllm_stats before = stats_of(engine);
+    assert_true(before.logical_prompt_tokens < 1000);
+    assert_true(before.saving_ratio >= 0);
+    assert_ok(batchllm_cancel_all(engine));
+    batchllm_results_free(run_all(engine));
+    const batchllm_stats after = stats_of(engine);
+    assert_int_equal(after.rows_done, 200);
+    assert_true(after.logical_prompt_tokens < 1000);
+    destroy_finished(engine);
+    free_rows(&rows);
+}
+
 static void all_rows_are_cancelled_at_once(void **state) {
     (void)state;
     batchllm_engine *engine = sim_engine(small);
@@ -820,6 +841,7 @@ int main(void) {
         cmocka_unit_test(a_callback_may_poll_and_add_rows),
         cmocka_unit_test(poll_after_cancel_reports_cancelled),
         cmocka_unit_test(all_rows_are_cancelled_at_once),
+        cmocka_unit_test(rows_that_have_not_started_have_no_prompt_tokens),
         cmocka_unit_test(parameters_are_checked_without_a_row),
         cmocka_unit_test(cancelling_one_of_equal_rows_leaves_the_others),
         cmocka_unit_test(a_timeline_has_a_line_for_each_step),

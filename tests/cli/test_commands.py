@@ -829,6 +829,18 @@ class TextRows(ProgramTest):
         self.run_program("run", *self.sim, "-i", self.input, "-o", self.output, "--force", "--stats", stats)
         self.assertEqual(json.loads(stats.read_text())["cut_off_results"], 1)
 
+    def test_a_text_without_its_special_tokens_may_be_valid_where_a_stop_ended_it(self):
+        stats, cut = self.directory / "stats.json", []
+        for skip in (True, False):
+            self.input.write_bytes(lines([{"id": i, "prompt": f"row {i}", "regex": "ab(,c)?d?", "stop": [",c"], "start_after": "<s>", "max_tokens": 2000,
+                                           "skip_special_tokens": skip} for i in range(200)]))
+            done = self.run_program("run", "--backend", "sim", "--model", os.environ["BATCHLLM_TEXT_MODEL"], "-i", self.input, "-o", self.output, "--force", "--stats", stats)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            stopped = [row["text"] for row in self.read_output() if row["finish_reason"] == "stop"]
+            whole = sum(text.endswith(("ab", "abd")) for text in stopped)
+            self.assertGreater(whole, 100)
+            self.assertEqual(json.loads(stats.read_text())["cut_off_results"], 200 - whole)
+
     def test_rows_that_max_tokens_cuts_off_are_warned_of_and_counted(self):
         schema = {"type": "object", "properties": {"n": {"enum": [12, 345]}}, "required": ["n"], "additionalProperties": False}
         rows = [{"id": i, "prompt": f"row {i}", "json_schema": schema, "max_tokens": 2} for i in range(20)] + [{"id": 20, "prompt": "a", "max_tokens": 2}]

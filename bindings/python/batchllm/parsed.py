@@ -200,9 +200,10 @@ def _int64(number: str) -> Optional[int]:
     digits = digits.lstrip("0")
     if not digits:
         return 0
-    if len(power.lstrip("+-0")) > _INT64_DIGITS:
+    least = power.lstrip("+-").lstrip("0")
+    if len(least) > _INT64_DIGITS:
         return None  # no text is so long that it makes up for this
-    zeros = int(power or "0") + zeros_behind
+    zeros = (-1 if power.startswith("-") else 1) * int(least or "0") + zeros_behind
     if zeros < 0 or len(digits) + zeros > _INT64_DIGITS:
         return None
     value = int(sign + digits + "0" * zeros)

@@ -97,7 +97,7 @@ class Metrics:
 
     @property
     def cut_off_results(self) -> int:
-        """Results of rows with a constraint that max_tokens cut off: their texts are only the beginnings of valid ones."""
+        """Results of rows with a constraint that max_tokens or a stop of their own cut off: their texts are only the beginnings of valid ones."""
         return self._get("cut_off_results")
 
     @property

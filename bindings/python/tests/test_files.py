@@ -242,7 +242,7 @@ class Formats(Files):
         numbers = cases["numbers"]
         for length in (5_000, 1_000_000):
             nines = "9" * length
-            numbers += [[nines, None, "Infinity"], ["-0." + nines, None, "-1"], ["5" + "0" * length + f"e-{length}", 5, "5"]]
+            numbers += [[nines, None, "Infinity"], ["-0." + nines, None, "-1"], ["5" + "0" * length + f"e-{length}", 5, "5"], ["1e" + "0" * length + "2", 100, "100"]]
         texts = [f"[7,{one}]" for one, _, _ in numbers]
         began = time.monotonic()
         whole, number = (parsed({"type": "array", "items": {"type": kind}}, texts) for kind in ("integer", "number"))
