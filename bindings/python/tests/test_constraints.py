@@ -222,7 +222,7 @@ class CutOff(unittest.TestCase):
             self.assertEqual(set(result.finish_reason for result in results), {"length"})
             self.assertEqual(len(logs.output), 1)
             self.assertIn('20 of 20 rows with a constraint never wrote "</think>', logs.output[0])
-            self.assertIn("20 were cut off by max_tokens, 0 ended by themselves", logs.output[0])
+            self.assertIn("20 were cut off by max_tokens or a stop of their own, 0 ended by themselves", logs.output[0])
             self.assertNotIn("shortest text", logs.output[0])
             self.assertEqual((engine.stats().constrained_results, engine.stats().cut_off_results), (20, 20))
             # What ends by itself before the text is no valid answer either, and is not cut off.
@@ -231,7 +231,7 @@ class CutOff(unittest.TestCase):
                 results = engine.generate([f"row {i}" for i in range(20)], stop)
             ended = [result.finish_reason for result in results].count("stop")
             self.assertGreater(ended, 0)
-            self.assertIn(f"{20 - ended} were cut off by max_tokens, {ended} ended by themselves", logs.output[0])
+            self.assertIn(f"{20 - ended} were cut off by max_tokens or a stop of their own, {ended} ended by themselves", logs.output[0])
             self.assertEqual(engine.stats().cut_off_results, 40 - ended)
             with self.assertLogs("batchllm", "WARNING") as logs:
                 engine.generate([f"row {i}" for i in range(20)], [(never, cut, whole)[i % 3] for i in range(20)])
