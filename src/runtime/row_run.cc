@@ -1,6 +1,7 @@
 #include "runtime/row_run.h"
 
 #include <algorithm>
+#include <span>
 
 namespace batchllm {
 namespace {
@@ -102,20 +103,26 @@ void make_embedded_sequence(const Row &row, RowRun *run) {
     sequence.wanted_positions = length - row.shareable();
 }
 
+// The tokens of the output that are text; the last one may have ended it.
+std::span<const int32_t> text_tokens(const Sequence &sequence) {
+    const std::span<const int32_t> output(sequence.output);
+    return sequence.text_tokens < 0 ? output
+                                    : output.first(static_cast<size_t>(sequence.text_tokens));
+}
+
 std::string text_of(const Sequence &sequence, const PreparedParams &params,
                     const Tokenizer *tokenizer) {
     if (tokenizer == nullptr) return {};
     if (sequence.stop != nullptr && sequence.stop->scanner.found()) {
         return sequence.stop->text;
     }
-    const size_t count = sequence.text_tokens < 0 ? sequence.output.size()
-                                                  : static_cast<size_t>(sequence.text_tokens);
+    const std::span<const int32_t> tokens = text_tokens(sequence);
     StreamDecoder decoder(*tokenizer, params.skip_special);
-    const size_t passed = std::min(count, static_cast<size_t>(params.min_tokens));
+    const size_t passed = std::min(tokens.size(), static_cast<size_t>(params.min_tokens));
     std::string text;
-    for (size_t i = 0; i < passed; ++i) text += decoder.push(sequence.output[i]);
+    for (const int32_t token : tokens.first(passed)) text += decoder.push(token);
     std::string rest;
-    for (size_t i = passed; i < count; ++i) rest += decoder.push(sequence.output[i]);
+    for (const int32_t token : tokens.subspan(passed)) rest += decoder.push(token);
     rest += decoder.finish();
     if (params.stops == nullptr) return text + rest;
     // Only the text held back at the end, before an EOS or a cancellation, can complete one.
@@ -196,24 +203,25 @@ bool stopped(const Sequence &sequence) {
     return found || (sequence.text_tokens >= 0 && !sequence.constrained->state.ended());
 }
 
-// What a stop left of the text, whether the constraint accepts it. The text may lack special tokens, such as what the
-// constraint starts after; none follows that.
+std::string decoded(std::span<const int32_t> tokens, const Tokenizer &tokenizer,
+                    bool skip_special) {
+    StreamDecoder decoder(tokenizer, skip_special);
+    std::string text;
+    for (const int32_t token : tokens) text += decoder.push(token);
+    return text + decoder.finish();
+}
+
+// Whether the constraint accepts what a stop left of the text. The text may lack special tokens, such as what the constraint
+// starts after; none follows that, so the stop has cut as many bytes from the text that has them.
 bool meets_constraint(const Sequence &sequence, const PreparedParams &params,
                       const Tokenizer *tokenizer, const std::string &text) {
     if (tokenizer == nullptr || !stopped(sequence)) return true;
-    StreamDecoder shown(*tokenizer, params.skip_special), whole(*tokenizer, false);
-    const bool token = sequence.text_tokens >= 0;
-    size_t length = 0;
-    std::string all;
-    for (size_t i = 0; i + (token ? 1 : 0) < sequence.output.size(); ++i) {
-        length += shown.push(sequence.output[i]).size();
-        all += whole.push(sequence.output[i]);
-    }
-    length += shown.finish().size();
-    all += whole.finish();
-    all.resize(all.size() - std::min(all.size(), length - std::min(length, text.size())));
+    const std::span<const int32_t> tokens = text_tokens(sequence);
+    const size_t cut = decoded(tokens, *tokenizer, params.skip_special).size() - text.size();
+    std::string whole = decoded(tokens, *tokenizer, false);
+    whole.resize(whole.size() - std::min(whole.size(), cut));
     ConstraintState state(params.constraint);
-    return state.advance_bytes(all).ok() && state.complete();
+    return state.advance_bytes(whole).ok() && state.complete();
 }
 
 void add_samples(const RowRun &run, const RowRun::Answer &to, const Tokenizer *tokenizer,

@@ -113,13 +113,13 @@ struct Scheduler::Impl {
     std::vector<Request *> running;               // in order of admission, oldest first
     int64_t ending = 0;                           // number of requests
     int64_t own_tokens_left = 0;                  // own prompt tokens that have never been computed
+    int64_t started_tokens = 0;                   // Scheduler::started_tokens()
     int64_t coming_prompt = 0, coming_output = 0; // tokens of requests to come
     bool spreads = true;                          // prompts, where more wait than fit
 
     // For the step that is being scheduled.
     int64_t budget = 0;
     int64_t preemptions = 0;
-    int64_t started_tokens = 0;
     bool stalled = false; // the youngest request waits for a picture, so none is admitted
     std::vector<int32_t> scheduled_prefixes; // parents before children
     std::vector<int32_t> chain;              // scratch
