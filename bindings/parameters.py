@@ -250,13 +250,13 @@ def spark(parameters):
         lines.append(f"        builder.{one.java}({value});")
     lines += ["    }", "",
               "    static String[] texts(String name, List<String> texts) {",
-              '        int missing = new ArrayList<>(Objects.requireNonNull(texts, name + " is null")).indexOf(null);',
-              '        if (missing >= 0) throw new IllegalArgumentException(name + ": text " + missing + " is null");',
-              "        return texts.toArray(new String[0]);", "    }", "",
+              '        return withoutNull(name, "text", texts).toArray(new String[0]);', "    }", "",
               "    private static int[] tokens(String name, List<Integer> tokens) {",
-              '        int missing = new ArrayList<>(Objects.requireNonNull(tokens, name + " is null")).indexOf(null);',
-              '        if (missing >= 0) throw new IllegalArgumentException(name + ": token " + missing + " is null");',
-              "        return tokens.stream().mapToInt(Integer::intValue).toArray();", "    }"]
+              '        return withoutNull(name, "token", tokens).stream().mapToInt(Integer::intValue).toArray();', "    }", "",
+              "    private static <T> List<T> withoutNull(String name, String item, List<T> items) {",
+              '        int missing = new ArrayList<>(Objects.requireNonNull(items, name + " is null")).indexOf(null);',
+              '        if (missing >= 0) throw new IllegalArgumentException(name + ": " + item + " " + missing + " is null");',
+              "        return items;", "    }"]
     for one in options:
         argument, value = IN_SPARK[one.kind][2:]
         lines += ["", *java_doc(spark_doc(one)), f"    public BatchLlmOptions {one.java}({argument}) {{",
