@@ -34,6 +34,9 @@ void *operator new(size_t size) {
 void operator delete(void *block) noexcept { std::free(block); }
 void operator delete(void *block, size_t) noexcept { std::free(block); }
 
+// LeakSanitizer asks for it: oneDNN never frees what it had of a primitive for which memory runs out.
+extern "C" const char *__lsan_default_suppressions() { return "leak:libdnnl.so\n"; }
+
 namespace {
 
 constexpr int64_t kMost = 160;
