@@ -295,6 +295,15 @@ std::string given_twice(const CLI::ParseError &failure) {
     return name == std::string::npos ? "" : text.substr(0, name) + " is given more than once";
 }
 
+constexpr const char *commands = "there are run, plan, inspect, tokenize and demo";
+
+// What CLI11 says, and where to read on.
+std::string failure_text(const CLI::ParseError &failure, const CLI::App &app) {
+    const std::vector<CLI::App *> given = app.get_subcommands();
+    if (given.empty()) return std::string("no command is given: ") + commands;
+    return std::string(failure.what()) + "; " + where_options_are(*given.front());
+}
+
 std::string version_text() {
     const uint32_t version = batchllm_version();
     return "batchllm " + std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 0xFF) +
@@ -324,8 +333,7 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     const std::string first = argc > 1 ? argv[1] : "-";
     if (first[0] != '-' && first != "run" && first != "plan" && first != "inspect" &&
         first != "tokenize" && first != "demo") {
-        return report(std::string("no command \"").append(first) +
-                      "\": there are run, plan, inspect, tokenize and demo");
+        return report(std::string("no command \"").append(first) + "\": " + commands);
     }
     try {
         app.parse(argc, argv);
@@ -336,8 +344,9 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
         const bool failed = failure.get_exit_code() != 0;
         const std::string unknown = failed ? unknown_option(app) : std::string();
         if (!unknown.empty()) return report(unknown);
-        // --help and --version end up here too; they are not failures.
-        return app.exit(failure) == 0 ? exit_ok : exit_fatal;
+        if (failed) return report(failure_text(failure, app));
+        app.exit(failure); // prints what --help and --version ask for
+        return exit_ok;
     }
     for (const InputOptions *in : {&run_options.in, &plan_options.in}) {
         const TemplateOptions &prompt = in->prompt;

@@ -19,6 +19,13 @@ const char *find_line_end(const char *begin, const char *end) {
     return static_cast<const char *>(std::memchr(begin, '\n', static_cast<size_t>(end - begin)));
 }
 
+// A line that is an array of anything else is an error of that line.
+bool begins_array_of_objects(std::string_view begin) {
+    if (!begin.starts_with('[')) return false;
+    const size_t next = begin.find_first_not_of(" \t\r", 1);
+    return next != begin.npos && (begin[next] == '{' || begin[next] == '\n');
+}
+
 // Rejects a file of another kind, in which every line would be an error.
 Status check_kind(int fd, const std::string &path) {
     struct Kind {
@@ -33,7 +40,7 @@ Status check_kind(int fd, const std::string &path) {
                           {"\x28\xb5\x2f\xfd", "compressed by zstd", unpack},
                           {"BZh", "compressed by bzip2", unpack},
                           {"\xfd\x37zXZ", "compressed by xz", unpack}};
-    char buffer[8];
+    char buffer[16];
     const ssize_t got = ::pread(fd, buffer, sizeof buffer, 0);
     const std::string_view begin(buffer, got > 0 ? static_cast<size_t>(got) : 0);
     const char *what = nullptr, *how = nullptr;
@@ -42,6 +49,9 @@ Status check_kind(int fd, const std::string &path) {
     }
     const bool json = begin.find_first_of("{\xef \t\r\n") == 0; // \xef: a byte order mark
     if (path.ends_with(".csv") && !begin.empty() && !json) what = "a CSV file", how = python;
+    if (begins_array_of_objects(begin)) {
+        what = "a JSON array", how = "give each of its objects a line, as `jq -c '.[]'` does";
+    }
     if (what == nullptr) return {};
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is %s: %s", path.c_str(), what, how);
 }

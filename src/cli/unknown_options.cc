@@ -1,5 +1,6 @@
 #include "cli/unknown_options.h"
 
+#include <string_view>
 #include <vector>
 
 #include "cli/row_keys.h"
@@ -20,22 +21,42 @@ std::vector<std::string> option_names(const CLI::App &command) {
     return names;
 }
 
-std::string describe(const std::string &argument, const CLI::App &command) {
-    const std::string given = argument.substr(0, argument.find('='));
-    std::string message = "unknown option " + given;
+// The options that begin with it, if they are few; otherwise the one that is spelled most like it, if any is.
+std::vector<std::string> meant_by(const std::string &given, const std::vector<std::string> &names) {
+    constexpr size_t few = 3;
+    constexpr size_t telling = std::string_view("--xx").size();
+    std::vector<std::string> longer;
+    for (const std::string &name : names) {
+        if (name.starts_with(given)) longer.push_back(name);
+    }
+    if (given.size() >= telling && !longer.empty() && longer.size() <= few) return longer;
     size_t best_distance = 3;
-    std::string best;
-    for (const std::string &name : option_names(command)) {
+    std::vector<std::string> best;
+    for (const std::string &name : names) {
         const size_t distance = edit_distance(given, name);
         if (distance >= best_distance || distance * 3 > name.size()) continue;
         best_distance = distance;
-        best = name;
+        best = {name};
     }
-    if (!best.empty()) message += " (did you mean " + best + "?)";
-    return message + "; batchllm " + command.get_name() + " --help lists the options";
+    return best;
+}
+
+std::string describe(const std::string &argument, const CLI::App &command) {
+    const std::string given = argument.substr(0, argument.find('='));
+    std::string names;
+    for (const std::string &name : meant_by(given, option_names(command))) {
+        names.append(names.empty() ? "" : " or ").append(name);
+    }
+    std::string message = "unknown option " + given;
+    if (!names.empty()) message += " (did you mean " + names + "?)";
+    return message + "; " + where_options_are(command);
 }
 
 } // namespace
+
+std::string where_options_are(const CLI::App &command) {
+    return "batchllm " + command.get_name() + " --help lists the options";
+}
 
 std::string unknown_option(const CLI::App &app) {
     for (const CLI::App *command : app.get_subcommands()) {

@@ -11,4 +11,7 @@ namespace batchllm::cli {
 // such argument. The command line must have been parsed.
 std::string unknown_option(const CLI::App &app);
 
+// Where to read which options a command has.
+std::string where_options_are(const CLI::App &command);
+
 } // namespace batchllm::cli

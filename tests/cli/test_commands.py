@@ -289,7 +289,7 @@ class Usage(ProgramTest):
             self.assertIn(b"Usage: batchllm", done.stdout)
 
     def test_usage_errors_end_with_1_and_name_the_option(self):
-        for arguments, part in ((["run"], b"--input"), (["fly"], b"fly"), ([], b"subcommand"),
+        for arguments, part in ((["run"], b"--input"), (["fly"], b"fly"), ([], b"no command"),
                                 (["run", "-i", "x", "-o", "y", "--wrong"], b"--wrong"),
                                 (["run", "-i", "x", "-o", "y", "--force", "--resume"], b"--resume excludes --force"),
                                 (["run", "-i", "x", "-o", "y", "--no-sharing", "--enlarge", "optimal"], b"--enlarge excludes --no-sharing"),
@@ -298,6 +298,7 @@ class Usage(ProgramTest):
             done = self.run_program(*arguments)
             self.assertEqual(done.returncode, 1, arguments)
             self.assertIn(part, done.stderr)
+            self.assertRegex(done.stderr, rb"^batchllm: [^\n]+(there are run, plan|--help lists the options)[^\n]*\n$")
 
     def test_an_output_that_cannot_be_made_is_an_error_and_no_endless_loop(self):
         self.input.write_bytes(lines(token_rows(3)))
@@ -316,6 +317,8 @@ class Usage(ProgramTest):
         for name, begin, part in (("in.parquet", b"PAR1\x15\x04", b"is a Parquet file: `python -m batchllm run`"),
                                   ("in.arrow", b"ARROW1\0\0", b"is an Arrow file"),
                                   ("in.jsonl.gz", b"\x1f\x8b\x08\0", b"compressed by gzip: unpack it"),
+                                  ("in.json", b'[{"prompt": "x"}]', b"is a JSON array: give each of its objects a line"),
+                                  ("in.json", b'[\n  {"prompt": "x"}\n]', b"is a JSON array"),
                                   ("in.csv", b"id,prompt\n1,x\n", b"is a CSV file")):
             file = self.directory / name
             file.write_bytes(begin)
@@ -346,6 +349,7 @@ class Usage(ProgramTest):
         for arguments, named in ((["run", *SIM, "-i", "x", "--outptu", "y"], b"--outptu (did you mean --output?)"),
                                  (["run", "--modle=m", "-i", "x", "-o", "y"], b"--modle (did you mean --model?)"),
                                  (["run", *SIM, "--flelds", "reorder"], b"--flelds (did you mean --fields?)"),
+                                 (["run", *SIM, "--temp", "1"], b"--temp (did you mean --template or --template-file or --temperature?)"),
                                  (["plan", "--frobnicate", "3"], b"--frobnicate;")):
             done = self.run_program(*arguments)
             self.assertEqual(done.returncode, 1, done.stderr)
