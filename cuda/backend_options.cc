@@ -239,14 +239,14 @@ Result<CudaOptions> read_options(const Model &model, const BackendOptions &optio
         } else {
             ASSIGN_OR_RETURN(const bool known, read_state_option(key, value, &model, &read.states));
             if (known) continue;
-            return error(
-                BATCHLLM_ERROR_INVALID_ARGUMENT,
-                "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
-                "overlap, graphs, attention, share_attention, fused_attention, quantize, "
-                "kv_type, fast_accumulation, gated_product, pictures, state_slots, "
-                "state_type, tensor_parallel, peer_sums, owned_rows, merge_adapters, profile "
-                "and random_weights",
-                key.c_str());
+            return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                         "backend option %s: the cuda backend has residual, tuning, tuning_cache, "
+                         "overlap, graphs, attention, share_attention, fused_attention, quantize, "
+                         "kv_type, fast_accumulation, gated_product, pictures, state_slots, "
+                         "state_type, tensor_parallel, drafts, peer_sums, owned_rows, "
+                         "merge_adapters, profile "
+                         "and random_weights",
+                         key.c_str());
         }
     }
     forward.state = read.states.type;

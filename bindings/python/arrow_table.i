@@ -71,27 +71,19 @@ static int batchllm_arrow_append(batchllm_frame_column *column, const struct Arr
     } else if (strcmp(format, "b") == 0) {
         text = ((const uint8_t *)array->buffers[1])[at / 8] >> at % 8 & 1 ? "true" : "false";
     } else if (strcmp(format, "f") == 0 || strcmp(format, "g") == 0) {
-        char *shortest;
-        if (format[0] == 'g') {
-            shortest = PyOS_double_to_string(((const double *)array->buffers[1])[at], 'r', 0, Py_DTSF_ADD_DOT_0, NULL);
-        } else {
-            snprintf(number, sizeof number, "%.9g", (double)((const float *)array->buffers[1])[at]);
-            for (int digits = 1; digits < 9; ++digits) { /* the fewest that read back the same */
-                char fewer[64];
-                snprintf(fewer, sizeof fewer, "%.*g", digits, (double)((const float *)array->buffers[1])[at]);
-                if (strtof(fewer, NULL) != ((const float *)array->buffers[1])[at]) continue;
-                strcpy(number, fewer);
-                break;
+        double real = format[0] == 'g' ? ((const double *)array->buffers[1])[at] : 0;
+        if (format[0] == 'f') { /* by the fewest digits that read back the same */
+            const float single = ((const float *)array->buffers[1])[at];
+            for (int digits = 1; digits <= 9; ++digits) {
+                snprintf(number, sizeof number, "%.*g", digits, (double)single);
+                real = strtod(number, NULL);
+                if ((float)real == single) break;
             }
-            if (!strpbrk(number, ".einf")) strcat(number, ".0"); /* as Python writes them */
-            shortest = NULL;
         }
-        if (shortest) {
-            snprintf(number, sizeof number, "%s", shortest);
-            PyMem_Free(shortest);
-        } else if (PyErr_Occurred()) {
-            return 0;
-        }
+        char *shortest = PyOS_double_to_string(real, 'r', 0, Py_DTSF_ADD_DOT_0, NULL);
+        if (!shortest) return 0;
+        snprintf(number, sizeof number, "%s", shortest);
+        PyMem_Free(shortest);
     } else if (batchllm_arrow_is_date(format)) {
         batchllm_arrow_date(format, array->buffers[1], at, number, sizeof number);
     } else {
@@ -110,6 +102,11 @@ static int batchllm_arrow_check_cells(const char *name, const struct ArrowSchema
     const char text = batchllm_arrow_text_layout(format);
     const int integer = batchllm_arrow_is_integer(format);
     const int number = integer || (strlen(format) == 1 && strchr("fgb", format[0])) || batchllm_arrow_is_date(format);
+    if (strncmp(format, "ts", 2) == 0 && !number) {
+        PyErr_Format(PyExc_TypeError, "column '%s' has times of the zone %s: convert them to UTC, or cast it to text first",
+                     name, strchr(format, ':') + 1);
+        return 0;
+    }
     if (!(strcmp(format, "n") == 0 || text || number) || (schema->dictionary && !integer)) {
         PyErr_Format(PyExc_TypeError, "column '%s' is of Arrow type %s: cast it to text first", name,
                      schema->dictionary ? "dictionary" : batchllm_arrow_name(schema));

@@ -164,6 +164,7 @@ int32_t batchllm_plan_get_stats(const batchllm_plan *handle, batchllm_plan_stats
             full.longest_prefix = std::max<int64_t>(full.longest_prefix, length);
         }
         full.reused_rows = plan.reused_rows;
+        full.known_rows = std::max(plan.known_rows, plan.reused_rows);
         full.logical_tokens = plan.logical_tokens();
         full.processed_tokens = plan.processed_tokens();
         full.saving_ratio = plan.saving_ratio();

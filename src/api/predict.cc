@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <string_view>
 
 #include "api/boundary.h"
 #include "api/pictures.h"
@@ -32,7 +33,8 @@ Result<PredictOptions> read_options(const batchllm_predict_options *options) {
                      known.expected_tokens);
     }
     PredictOptions read;
-    if (known.device != nullptr) read.device = known.device;
+    if (known.device != nullptr && std::string_view(known.device) != "here")
+        read.device = known.device;
     read.expected_tokens = known.expected_tokens;
     return read;
 }

@@ -63,12 +63,17 @@ Status check_model_name(const std::string &model) {
 
 Status check_first_window(const Window &window, bool whole_file) {
     if (window.rows() > 0 || window.failed.empty()) return {};
-    const RowError &first = window.failed.front().error;
     const auto all = [&](auto holds) {
         return std::all_of(window.failed.begin(), window.failed.end(), holds);
     };
-    if (all([&](const auto &row) {
-            return row.of_the_model && row.error.message == first.message;
+    const auto is_null = [](const FailedRow &row) {
+        return std::string_view(row.error.code) == "ROW_NULL";
+    };
+    const auto given = std::find_if_not(window.failed.begin(), window.failed.end(), is_null);
+    if (given == window.failed.end()) return {};
+    const RowError &first = given->error;
+    if (all([&](const FailedRow &row) {
+            return is_null(row) || (row.of_the_model && row.error.message == first.message);
         })) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "no row can run: %s", first.message.c_str());
     }

@@ -15,7 +15,7 @@ const char *none_if_empty(const std::string &text) { return text.empty() ? nullp
 batchllm_predict_options options_of(const PredictionChoice &choice) {
     batchllm_predict_options options;
     batchllm_predict_options_init(&options, sizeof options);
-    if (choice.device != "here") options.device = none_if_empty(choice.device);
+    options.device = none_if_empty(choice.device);
     options.expected_tokens = choice.expected_tokens;
     return options;
 }

@@ -225,7 +225,7 @@ Status RunJob::add_window(Window window) {
     }
     if (window.number == 1 && window.plan_unused) {
         warn(options_.plan +
-             ": none of the first rows is in a group of this plan, so they are planned again. Was "
+             ": none of the first rows is one of this plan, so they are planned again. Was "
              "it made of other rows, or with another --template, --fields or --enlarge?");
     }
     RETURN_IF_ERROR(predict(window));

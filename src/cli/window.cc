@@ -452,7 +452,7 @@ Status WindowBuilder::plan(Window *window) {
     stats.struct_size = sizeof stats;
     RETURN_IF_ERROR(call_status(batchllm_plan_get_stats(plan, &stats)));
     window->reused_rows = stats.reused_rows;
-    if (previous != nullptr && stats.reused_rows == 0) {
+    if (previous != nullptr && stats.known_rows == 0) {
         ASSIGN_OR_RETURN(const batchllm_plan_stats before, plan_stats(previous));
         window->plan_unused = before.grouped_rows > 0;
     }

@@ -66,10 +66,10 @@ void Answers::accept_sample(Sequence *sequence, const SampleOutput &sample) {
     if (sequence->done) return;
     if (!sample.finite) {
         fail(sequence, BATCHLLM_ERROR_ROW_NOT_A_NUMBER,
-             forbids_tokens(*sequence->params) ? "the model's logits are not finite, or "
-                                                 "min_tokens, bad_words and what else the row "
-                                                 "asks for leave no token"
-                                               : "the model's logits are not finite");
+             forbids_tokens(*sequence->params) || !sequence->params->bias.empty()
+                 ? "the model's logits are not finite, or min_tokens, bad_words, logit_bias and "
+                   "what else the row asks for leave no token"
+                 : "the model's logits are not finite");
         return;
     }
     const SamplingParams &params = *sequence->params;

@@ -111,6 +111,7 @@ static void rows_that_have_not_changed_keep_their_groups(void **state) {
     token_rows after = make_rows(60, 50, 10); /* the same 40, and 20 more */
     batchllm_plan *plan = plan_of(&after, NULL, old);
     assert_int_equal(plan_stats(plan).reused_rows, 40);
+    assert_int_equal(plan_stats(plan).known_rows, 40);
     assert_int_equal(plan_stats(plan).rows, 60);
     batchllm_plan_destroy(plan);
     batchllm_plan_destroy(old);

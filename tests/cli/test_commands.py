@@ -184,6 +184,17 @@ class Plans(ProgramTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout.decode()
 
+    def test_a_plan_is_told_to_be_of_other_rows_only_if_it_has_none_of_them(self):
+        alone = {"id": 200, "tokens": list(range(500, 540))}
+        self.input.write_bytes(lines([*token_rows(200), alone]))
+        self.make_plan()
+        beside = {"id": 201, "tokens": [*range(500, 539), 7]}  # so that the row has a group that the plan does not have
+        for rows, told in (([alone, beside], False), ([beside], True)):
+            self.input.write_bytes(lines(rows))
+            done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--force", "--plan", self.plan)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(b"none of the first rows is one of this plan" in done.stderr, told, done.stderr)
+
     def test_a_plan_says_which_rows_are_computed_whole(self):
         prefix = list(range(1, 40))
         rows = [{"id": i, "tokens": prefix + [40 + i % 4], "pooling": "mean", "dimensions": 8 * (i // 6)} for i in range(8)]
@@ -354,6 +365,14 @@ class Usage(ProgramTest):
             done = self.run_program(*arguments)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertTrue(done.stderr.startswith(b"batchllm: unknown option " + named), done.stderr)
+
+    def test_a_null_beside_conversations_says_nothing_about_the_model(self):
+        model = text_model(self.directory / "model")
+        self.input.write_bytes(lines([{"messages": None}, {"messages": [{"role": "user", "content": "x"}]}, {"prompt": None}]))
+        done = self.run_program("run", *SIM, "-m", model, "-i", self.input, "-o", self.output)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn(b"no row can run: ", done.stderr)
+        self.assertFalse(self.output.exists())
 
     def test_a_name_of_the_hub_is_no_directory(self):
         rows = self.directory / "rows.jsonl"

@@ -659,7 +659,7 @@ void layers_of_bamba_attend_where_its_list_says(void **) {
         assert_true(layer.feed_forward()->down.bias && layer.feed_forward()->width == 14336);
         if (i == 1) continue;
         const auto &mamba = is<Mamba2>(layer);
-        assert_true(mamba.key_heads == 2 && mamba.norm_parts == 1 && mamba.key_dim == 256);
+        assert_true(mamba.key_heads == 2 && mamba.norm_parts == 2 && mamba.key_dim == 256);
         assert_true(mamba.o.values.name == prefix + "mamba.out_proj.weight");
     }
     const Attention full = attention(model, 1);

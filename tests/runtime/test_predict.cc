@@ -437,7 +437,7 @@ void what_cannot_be_predicted_says_why(void **) {
     const std::string old = model.file("old.json");
     assert_int_equal(predict_rows(rows, plan, model.path(), old.c_str(), 0, &out),
                      BATCHLLM_ERROR_INVALID_ARGUMENT);
-    for (const char *words : {old.c_str(), "an older version", "--device here"}) {
+    for (const char *words : {old.c_str(), "an older version", "the device here"}) {
         assert_non_null(std::strstr(batchllm_last_error(), words));
     }
     assert_int_equal(predict_rows(rows, plan, "", "h200", 0, &out),

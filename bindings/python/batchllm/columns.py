@@ -122,6 +122,8 @@ def columns(rows: Any) -> Iterator[Column]:
         yield rows
     elif isinstance(rows, (str, bytes, dict)):
         raise TypeError(f"rows is one {type(rows).__name__}: put it into a list")
+    elif type(rows).__name__ == "LazyFrame":
+        raise TypeError("rows is one LazyFrame of Polars: collect() makes its rows")
     elif hasattr(rows, "iloc") and hasattr(rows, "columns"):  # pandas, which needs pyarrow for its stream
         if len(rows.columns) != 1:
             raise TypeError(
@@ -141,6 +143,8 @@ def columns(rows: Any) -> Iterator[Column]:
 
 
 def _listed(rows: Any) -> list[Any]:
+    if isinstance(rows, (set, frozenset)):
+        raise TypeError(f"rows is one {type(rows).__name__}, which has no order: put the rows into a list")
     try:
         items = iter(rows)
     except TypeError:
@@ -265,7 +269,7 @@ def conversations_with(rows: Any, keys: Mapping[str, Any]) -> list[Any]:
 
 def from_list(rows: Sequence[Any]) -> Column:
     """A list of rows, all of the same kind as the first. A list of token ids that holds a null is a null row."""
-    nulls = [i for i, row in enumerate(rows) if _is_null(row)]
+    nulls = [i for i, row in enumerate(rows) if _is_null(row) or isinstance(row, dict) and _is_null_prompt(row)]
     try:
         return _with_nulls(rows, nulls)
     except TypeError:  # a null among token ids too; to look for it in every row before would take longer than all else
@@ -331,6 +335,9 @@ def _refuse_mixed(rows: Sequence[Any], places: Sequence[int]) -> None:
             )
 
 
+_PROMPT_KEYS = {"prompt", "prompt_token_ids"}
+
+
 def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:
     """Takes prompts out of {"prompt": text} and {"prompt_token_ids": ids}. Conversations stay as they are."""
     found = []
@@ -343,7 +350,7 @@ def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:
                 raise TypeError(
                     f"row {place} is a dict without 'messages' or 'prompt', and neither conversation nor prompt"
                 )
-            other = sorted(row.keys() - {"prompt", "prompt_token_ids"})
+            other = sorted(row.keys() - _PROMPT_KEYS)
             if other:
                 raise TypeError(f"row {place}: {other[0]!r} beside 'prompt' is not understood")
             row = inside[0]
@@ -352,7 +359,15 @@ def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:
 
 
 def _is_null(row: Any) -> bool:
-    return row is None or type(row).__name__ in ("NAType", "NaTType") or (isinstance(row, float) and row != row)
+    if row is None or isinstance(row, float):
+        return row is None or row != row
+    name = type(row).__name__
+    return name in ("NAType", "NaTType") or name in ("float32", "float16") and bool(row != row)
+
+
+def _is_null_prompt(row: Mapping[str, Any]) -> bool:
+    """Whether a row is {"prompt": None} or the like."""
+    return len(row) > 0 and row.keys() <= _PROMPT_KEYS and all(map(_is_null, row.values()))
 
 
 def _holds_null(row: Any) -> bool:
@@ -389,7 +404,8 @@ def _arrow_stream(rows: Any) -> Iterator[Column]:
 
 def _series(rows: Any) -> Iterator[Column]:
     """A pandas (or Polars) Series. One of Python objects is read row by row, not through Arrow."""
-    if str(rows.dtype) != "object" and hasattr(rows, "__arrow_c_stream__"):
+    floats = hasattr(rows, "iloc") and str(rows.dtype).lower().startswith("float")  # of pandas: perhaps nulls alone
+    if str(rows.dtype) != "object" and not floats and hasattr(rows, "__arrow_c_stream__"):
         try:
             stream = rows.__arrow_c_stream__()
         except ImportError:  # pandas needs pyarrow for this

@@ -46,6 +46,8 @@ def continuation_columns(
         lists = [continuations] * len(column)
     left = len(continuations) - first - n if per_row else 0
     flat = [item for row in lists for item in row]
+    if any(item is None for item in flat):
+        raise TypeError("continuations: one of them is None")
     if text:
         texts = from_texts(flat)
         return Continuations(texts.data, texts.offsets, offsets_of(map(len, lists)), left)

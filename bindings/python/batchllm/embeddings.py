@@ -48,14 +48,13 @@ def label_params(add_special: bool, parse_special: bool) -> native.batchllm_para
     return _column(task=_CLASSIFY, add_special=add_special, parse_special=parse_special)
 
 
-def embedding_array(results: Results) -> Any:
+def embedding_array(results: Results, dimensions: int) -> Any:
     """A NumPy array [rows, dimensions] of float32: a read-only view of the results' own memory, or if rows failed, a
     copy in which those rows are NaN."""
     numpy = import_module("numpy")
     values = numpy.asarray(results.embeddings)
     offsets = numpy.asarray(results.embedding_offsets)
     lengths = numpy.diff(offsets)
-    dimensions = int(lengths.max(initial=0))
     if (lengths == dimensions).all():
         return values.reshape(len(results), dimensions)
     _warn_of_failed(results)

@@ -287,6 +287,7 @@ class Engine:
             "continue_final_message": continue_final_message,
         }
         keys = {name: value for name, value in keys.items() if value is not None}
+        _check_chat_keys(keys)
         if keys:
             conversations = conversations_with(conversations, keys)
         return self.generate(
@@ -396,7 +397,8 @@ class Engine:
         _check_on_error(on_error)
         params = embedding_params(pooling, normalize, dimensions, add_special, parse_special)
         self._with_adapter(params, adapter)
-        return embedding_array(_checked(self._run_task(rows, params, progress, images), on_error))
+        results = _checked(self._run_task(rows, params, progress, images), on_error)
+        return embedding_array(results, dimensions or self.info().hidden)
 
     @hinted
     def classify(
@@ -861,6 +863,9 @@ class Engine:
                 continue
             first = job.rows
             some: Sequence[SamplingParams] = params[first : first + n] if per_row else ()  # type: ignore[index]
+            if per_row and len(some) < n:
+                job.added = False
+                raise ValueError(f"{len(params)} params for {first + n + sum(map(len, found))} rows")  # type: ignore[arg-type]
             with self._lock:
                 engine = self._enter()
                 if job.over:  # an `astream` that was cancelled while its rows were being added
@@ -1031,6 +1036,20 @@ def _checked(results: Results, on_error: OnError) -> Results:
 def _check_on_error(on_error: OnError) -> None:
     if on_error not in ("return", "raise"):
         raise ValueError(f"on_error is {on_error!r}: it is 'return' or 'raise'")
+
+
+def _check_chat_keys(keys: Mapping[str, Any]) -> None:
+    """Raises if what `chat` gives to every conversation has the wrong type, which would fail each of them."""
+    for name in ("tools", "documents"):
+        given = keys.get(name, ())
+        if isinstance(given, (str, bytes, Mapping)) or not all(isinstance(one, Mapping) for one in given):
+            raise TypeError(f"{name}: a list of dicts is expected, not {given!r}")
+    if not isinstance(keys.get("chat_template_kwargs", {}), Mapping):
+        raise TypeError(f"chat_template_kwargs: a dict is expected, not {keys['chat_template_kwargs']!r}")
+    if not isinstance(keys.get("add_generation_prompt", True), bool):
+        raise TypeError(f"add_generation_prompt: True or False is expected, not {keys['add_generation_prompt']!r}")
+    if not isinstance(keys.get("continue_final_message", True), (bool, str)):
+        raise TypeError(f"continue_final_message: True, False or a name is expected, not {keys['continue_final_message']!r}")
 
 
 def _after_fork() -> None:

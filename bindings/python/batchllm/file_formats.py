@@ -136,7 +136,7 @@ class Reader:
         try:
             for first, table in self._pieces(wanted):
                 end = first + table.num_rows
-                yield first, table.cast(self.schema)
+                yield first, _without_views(self._arrow, table).cast(self.schema)
         except (self._arrow.ArrowException, OSError) as fault:
             if getattr(fault, "errno", None):  # an I/O error, not an invalid file
                 raise
@@ -378,6 +378,22 @@ def _plain_schema(arrow: Any, fields: Sequence[Any]) -> Any:
         return kind
 
     return arrow.schema([arrow.field(one.name, plain(one.type)) for one in fields])
+
+
+def _without_views(arrow: Any, table: Any) -> Any:
+    """With text in dictionaries, as Polars writes categories, in a layout that pyarrow can cast."""
+    types = arrow.types
+    for at, field in enumerate(table.schema):
+        if not types.is_dictionary(field.type):
+            continue
+        kind = field.type.value_type
+        if not (types.is_string_view(kind) or types.is_binary_view(kind)):
+            continue
+        plain = arrow.large_string() if types.is_string_view(kind) else arrow.large_binary()
+        chunks = [arrow.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(plain)) for one in table.column(at).chunks]
+        column = arrow.chunked_array(chunks, arrow.dictionary(field.type.index_type, plain))
+        table = table.set_column(at, field.name, column)
+    return table
 
 
 # ---- Out ----

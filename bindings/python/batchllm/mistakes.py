@@ -12,12 +12,14 @@ _NO_TEMPLATE = "the model has no chat template"
 
 
 def mistake_of(results: Results) -> Optional[str]:
-    """The reason why no row of a job can run, if the results of all its rows give the same one; else None."""
-    if len(results) == 0 or results.statuses[0] == native.BATCHLLM_OK:
+    """The reason why no row of a job can run, if the results of all its rows that are not null give the same one; else
+    None."""
+    given = [i for i, status in enumerate(results.statuses) if status != native.BATCHLLM_ERROR_ROW_NULL]
+    if not given or results.statuses[given[0]] == native.BATCHLLM_OK:
         return None
-    first = results.error_text(0)
+    first = results.error_text(given[0])
     no_template = first.startswith(_NO_TEMPLATE)
-    shared = results.statuses[0] == native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER or no_template
-    if not shared or any(results.error_text(i) != first for i in range(1, len(results))):
+    shared = results.statuses[given[0]] == native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER or no_template
+    if not shared or any(results.error_text(i) != first for i in given[1:]):
         return None
     return f"no row can run: {first}" + ("; pass the prompts as text, as the model was trained on them" if no_template else "")

@@ -217,6 +217,7 @@ class batchllm_plan_stats(_Handle):
     groups: int
     grouped_rows: int
     reused_rows: int
+    known_rows: int
     logical_tokens: int
     processed_tokens: int
     longest_prefix: int

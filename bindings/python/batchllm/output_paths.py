@@ -50,6 +50,8 @@ def check_outputs(
     model_files: Optional[set[tuple[int, int]]] = None
     adapter_files: set[tuple[int, int]] = set()
     for name, paths in outputs.items():
+        if not isinstance(paths, (str, list, os.PathLike, type(None))):
+            raise TypeError(f"{name} is {paths!r}: the path of a file is expected")
         for path in _paths(paths):
             local = _local(path)
             what = next((f"is {other}" for other, one in before if (one == path if local is None else _same(local, _local(one)))), None)

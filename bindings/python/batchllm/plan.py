@@ -10,7 +10,7 @@ from typing import Any, Iterator, Literal, Optional, Sequence, Union
 from . import native
 from .adapters import Directory, adapters_column
 from .columns import Rows, token_column
-from .errors import ClosedError, InvalidArgumentError, refuse_pickle
+from .errors import ClosedError, refuse_pickle
 from .predictions import Prediction, prediction_of
 from .report import Report
 from .tokenizer import Tokenizer
@@ -42,6 +42,7 @@ class PlanStats:
 
     rows, groups, grouped_rows: rows, groups that share a prefix, and rows in them.
     reused_rows: rows whose groups come from a previous plan.
+    known_rows: rows that the previous plan has too, alone or in groups.
     logical_tokens, processed_tokens: tokens of all prompts; the same with each group's prefix counted once.
     longest_prefix, largest_group: in tokens; in rows.
     saving_ratio: 1 - processed / logical.
@@ -55,6 +56,7 @@ class PlanStats:
     groups: int
     grouped_rows: int
     reused_rows: int
+    known_rows: int
     logical_tokens: int
     processed_tokens: int
     longest_prefix: int
@@ -218,21 +220,18 @@ class Plan:
         options.max_requests = max_requests
         column = None if rows is None else token_column(rows)
         made = native.batchllm_prediction()
-        try:
-            native.batchllm_plan_predict_rows(
-                self._handle(),
-                None if column is None else column.tokens,
-                None if column is None else column.offsets,
-                max_tokens,
-                samples,
-                self._adapters,
-                options,
-                "" if device == "here" else device,
-                expected_tokens,
-                made,
-            )
-        except InvalidArgumentError as fault:  # what it says to C's callers
-            raise InvalidArgumentError(str(fault).replace(" (in the library NULL)", ""), fault.status) from None
+        native.batchllm_plan_predict_rows(
+            self._handle(),
+            None if column is None else column.tokens,
+            None if column is None else column.offsets,
+            max_tokens,
+            samples,
+            self._adapters,
+            options,
+            device,
+            expected_tokens,
+            made,
+        )
         return prediction_of(made)
 
     def report(self, tokenizer: Optional[Tokenizer] = None) -> Report:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from ctypes import c_float
 from typing import Any, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from . import native
@@ -220,8 +221,10 @@ def _fill(filled: native.batchllm_frame, frame: Frame, names: Sequence[str]) -> 
         if twice:
             raise ValueError(f"template: the table has two columns {twice[0]!r}")
         places = {name: written.index(name) for name in names}
-        _fill_from_lists(filled, {name: frame.iloc[:, at].to_list() for name, at in places.items()}, names)
+        _fill_from_lists(filled, {name: frame.iloc[:, at] for name, at in places.items()}, names)
         return
+    if type(frame).__name__ == "LazyFrame":
+        raise TypeError("frame is one LazyFrame of Polars: collect() makes its rows")
     if hasattr(frame, "__arrow_c_stream__"):
         native.batchllm_arrow_fill_frame(filled, frame.__arrow_c_stream__())
         return
@@ -234,16 +237,29 @@ def _fill_from_lists(filled: native.batchllm_frame, columns: dict[str, Any], nam
         cells = columns[name]
         if isinstance(cells, (str, bytes)):
             raise TypeError(f"column {name!r} is one {type(cells).__name__}: a list of cells is expected")
+        single = str(getattr(cells, "dtype", "")).lower() in ("float32", "float[pyarrow]")
         cells = cells.to_list() if hasattr(cells, "to_list") else cells.tolist() if hasattr(cells, "tolist") else list(cells)
         if rows >= 0 and len(cells) != rows:
             raise ValueError(f"column {name!r} has {len(cells)} rows and those before it have {rows}")
         rows = len(cells)
         valid = bytes(not _is_null(cell) for cell in cells)
-        texts = from_texts([_text(cell) if good else "" for cell, good in zip(cells, valid)])
+        written = _text_of_single if single else _text
+        texts = from_texts([written(cell) if good else "" for cell, good in zip(cells, valid)])
         native.batchllm_frame_extend(filled, i, texts.data, texts.offsets, valid)
 
 
 def _text(cell: Any) -> Any:
     if isinstance(cell, bool):
         return "true" if cell else "false"
+    if type(cell).__name__ == "float32":  # of NumPy
+        return _text_of_single(float(cell))
     return cell if isinstance(cell, (str, bytes)) else str(cell)
+
+
+def _text_of_single(value: float) -> str:
+    """A float of 32 bits by the fewest digits that read back the same, as in columns of Arrow."""
+    for digits in range(1, 9):
+        fewer = float(f"{value:.{digits}g}")
+        if c_float(fewer).value == value:
+            return str(fewer)
+    return str(float(f"{value:.9g}"))

@@ -68,6 +68,8 @@ class Plain(unittest.TestCase):
             ([{"role": "user", "content": "a"}], "one conversation"),
             ([{"messages": []}, {"prompt": "a"}], "row 1 is a text and row 0 is a conversation"),
             ([{"prompt": "a"}, {"messages": []}], "row 1 is a conversation and row 0 is a text"),
+            ([{"prompt": "a"}, {"prompt": 1.5}], "row 1 is one float"),
+            ({"a", "b"}, "one set, which has no order"),
         ):
             with self.subTest(rows=rows), self.assertRaisesRegex((TypeError, ValueError), text):
                 as_lists(rows)
@@ -85,6 +87,17 @@ class Plain(unittest.TestCase):
         self.assertEqual(as_lists([{"prompt": text} for text in TEXTS]), TEXTS)
         self.assertEqual(as_lists([{"prompt": "a"}, "b", {"prompt": "c", "prompt_token_ids": None}]), ["a", "b", "c"])
         self.assertEqual(as_lists([{"prompt_token_ids": ids, "prompt": "as text"} for ids in IDS]), IDS)
+        self.assertEqual(as_lists([{"prompt": "a"}, {"prompt": None}, {"prompt": float("nan")}]), ["a", None, None])
+        self.assertEqual(as_lists([{"prompt_token_ids": None, "prompt": None}, {"prompt_token_ids": [1]}]), [None, [1]])
+
+    @unittest.skipIf(numpy is None, "needs numpy, pandas and pyarrow")
+    def test_numbers_that_are_none_are_nulls(self):
+        self.assertEqual(as_lists(["a", numpy.float32("nan"), numpy.float16("nan"), numpy.nan]), ["a", None, None, None])
+        for kind in ("float64", "float32", "Float64"):  # such as an empty column of a CSV file
+            self.assertEqual(as_lists(pandas.Series([None, None], dtype=kind)), [None, None])
+        self.assertEqual(as_lists(pandas.Series([], dtype="float64")), [])
+        with self.assertRaisesRegex(TypeError, "row 1 is one float"):
+            as_lists(pandas.Series([None, 1.5]))
 
     def test_a_list_of_token_ids_with_a_null_is_a_null_row(self):
         params = SamplingParams(max_tokens=2)

@@ -54,7 +54,9 @@ class Embed(unittest.TestCase):
 
     def test_no_rows_are_an_empty_array(self):
         with sim() as engine:
-            self.assertEqual(engine.embed([]).shape, (0, 0))
+            self.assertEqual(engine.embed([]).shape, (0, engine.info().hidden))
+            self.assertEqual(engine.embed([], dimensions=8).shape, (0, 8))
+            self.assertEqual(engine.embed([None], dimensions=8, on_error="return").shape, (1, 8))
 
 
 class Classify(unittest.TestCase):

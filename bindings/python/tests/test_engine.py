@@ -1,6 +1,7 @@
 """Whole jobs: generate, score, stream; parameters; plans in use; chat."""
 
 import asyncio
+import importlib.util
 import inspect
 import json
 import logging
@@ -108,11 +109,25 @@ class Generate(unittest.TestCase):
             self.assertEqual(list(engine.stream([])), [])
             self.assertEqual(engine.generate([]).to_pylist(), [])
 
+    def test_a_row_whose_biases_leave_no_token_says_so(self):
+        with batchllm.Engine(MODEL) as engine:
+            none = {token: -float("inf") for token in range(engine.info().vocabulary)}
+            [result] = engine.generate(["a"], SamplingParams(logit_bias=none, max_tokens=2))
+        self.assertRegex(str(result.error), "not finite, or min_tokens, bad_words, logit_bias and what else")
+
     def test_params_must_be_as_many_as_rows(self):
         with sim() as engine:
             for count in (1, 3):
                 with self.assertRaisesRegex(ValueError, f"{count} params for 2 rows"):
                     engine.generate(rows(2), [SamplingParams()] * count)
+                with self.assertRaisesRegex(ValueError, f"{count} params for 2 rows"):
+                    engine.generate([*rows(1), None], [SamplingParams()] * count)
+                if importlib.util.find_spec("pyarrow") is not None:
+                    import pyarrow
+
+                    chunks = pyarrow.chunked_array([rows(1), rows(1)])
+                    with self.assertRaisesRegex(ValueError, f"{count} params for 2 rows"):
+                        engine.generate(chunks, [SamplingParams()] * count)
             for params, text in (({"max_tokens": 1}, "one dict"), ([None] * 2, "params 0 is None"), (iter([]), "iterator")):
                 with self.assertRaisesRegex(TypeError, text):
                     engine.generate(rows(2), params)

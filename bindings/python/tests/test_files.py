@@ -1118,8 +1118,29 @@ class AsTheProgram(Files):
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "stats: .*out.parquet is the output"):
             run_files(MODEL, source, self.path("out.parquet"), stats=self.path("out.parquet"))
 
+    def test_categories_of_polars_pass_through_as_their_values(self):
+        import polars
+
+        kinds = {"prompt": polars.Categorical, "kind": polars.Categorical, "n": polars.Int64}
+        frame = polars.DataFrame({"prompt": ["a b", "c d", None], "kind": ["x", None, "a longer text than twelve bytes"], "n": [1, 2, 3]}, schema=kinds)
+        with batchllm.Engine(MODEL) as engine:
+            for name in ("in.arrow", "in.parquet"):
+                (frame.write_ipc if name == "in.arrow" else frame.write_parquet)(self.path(name))
+                report = run_files(engine, self.path(name), self.path("out.parquet"), params=FEW, force=True)
+                self.assertEqual((report.rows, report.failed), (3, 1))
+                for column in ("prompt", "kind", "n"):
+                    self.assertEqual(read(self.path("out.parquet")).column(column).to_pylist(), frame[column].to_list())
+
+    def test_a_model_without_a_chat_template_ends_a_job_though_a_row_is_null(self):
+        source = write(self.path("in.parquet"), pyarrow.table({"prompt": ["a", None, "b"]}))
+        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(batchllm.InvalidArgumentError, "no chat template"):
+            run_files(chat_model(folder, None), source, self.path("out.parquet"), chat=True, params=FEW)
+        self.assertFalse(os.path.exists(self.path("out.parquet")))
+
     def test_statistics_and_reports_that_cannot_be_written_end_a_job_before_anything_is(self):
         source, out = write(self.path("in.parquet"), token_rows(5)), self.path("out.parquet")
+        with self.assertRaisesRegex(TypeError, "stats is True: the path of a file is expected"):
+            run_files(None, source, out, params=FEW, engine_options=SIM, stats=True)
         absent, folder, file = (self.path(name) for name in ("no/file", "folder", "file"))
         os.mkdir(folder)
         pathlib.Path(file).write_text("")

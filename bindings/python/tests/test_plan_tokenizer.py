@@ -52,11 +52,11 @@ class Plans(unittest.TestCase):
             plan.predict(MODEL, device="h200")
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "the plan has 40 rows"):
             plan.predict(MODEL, made[:3], device="h200")
-        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "there are h200.* and here, this machine's$"):
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "there are h200.* for here, this machine's$"):
             plan.predict(MODEL, made, device="h2000")
         with unittest.mock.patch("batchllm.native.batchllm_plan_predict_rows") as given:
             plan.predict(MODEL, made, device="here")
-        self.assertEqual(given.call_args.args[7], "")
+        self.assertEqual(given.call_args.args[7], "here")
 
     def test_heads_are_chosen_by_what_they_cost(self):
         rows = [[1] * 40 + [2 + row // 4] * 60 + [100 + row] * 10 for row in range(32)]

@@ -123,7 +123,9 @@ class Frames(unittest.TestCase):
             table = batchllm.Table(frame, "<{" + name + "}>")
             wanted = [None if cell is None else f"<{cell}>" for cell in as_text[name]]
             self.assertEqual([table[i] for i in range(5)], wanted, name)
-        for kind, name in ((pa.timestamp("s", "Europe/Berlin"), "timestamp[s]"), (pa.duration("ms"), "duration[ms]"),
+        with self.assertRaisesRegex(TypeError, "column 't' has times of the zone Europe/Berlin: convert them to UTC"):
+            batchllm.Table(pa.table({"t": pa.nulls(1, pa.timestamp("s", "Europe/Berlin"))}), "{t}")
+        for kind, name in ((pa.duration("ms"), "duration[ms]"),
                            (pa.time32("s"), "time32[s]"), (pa.list_(pa.int8()), "list")):
             with self.assertRaisesRegex(TypeError, re.escape(f"column 't' is of Arrow type {name}: cast it to text")):
                 batchllm.Table(pa.table({"t": pa.nulls(1, kind)}), "{t}")
@@ -165,6 +167,34 @@ class Frames(unittest.TestCase):
         import polars as pl
 
         self.assertEqual(batchllm.Table(pl.DataFrame(FRAME), "{own}")[4], "number 4")
+
+    @unittest.skipUnless(have("pandas") and have("pyarrow") and have("polars"), "needs pandas, pyarrow and polars")
+    def test_numbers_are_written_alike_wherever_they_come_from(self):
+        import numpy
+        import pandas as pd
+        import polars as pl
+        import pyarrow as pa
+
+        given = [0.1, 19.99, 1e5, 16777216, 1234567.9, 1e16, 3.4028235e38, 1e-45, -0.0, 2.0**-44, float("inf")]
+        single = numpy.array(given, dtype=numpy.float32)
+        written = ["0.1", "19.99", "100000.0", "16777216.0", "1234567.9", "1e+16", "3.4028235e+38", "1e-45", "-0.0"]
+        frames = {
+            "arrow": pa.table({"p": single}), "polars": pl.DataFrame({"p": single}), "pandas": pd.DataFrame({"p": single}),
+            "nullable": pd.DataFrame({"p": pd.array(single, dtype="Float32")}),
+            "backed": pa.table({"p": single}).to_pandas(types_mapper=pd.ArrowDtype),
+            "array": {"p": single}, "list": {"p": list(single)}, "series": {"p": pl.Series(single)}, "column": {"p": pd.Series(single)},
+        }
+        for name, frame in frames.items():
+            table = batchllm.Table(frame, "{p}")
+            found = [table[i] for i in range(len(given))]
+            self.assertEqual(found[:9] + found[10:], written + ["inf"], name)
+            self.assertEqual(numpy.float32(found[9]), single[9], name)
+        random = numpy.random.default_rng(5).integers(0, 2**31, 2000, dtype=numpy.int32).view(numpy.float32)
+        random = random[numpy.isfinite(random)]
+        by_arrow, by_pandas = (batchllm.Table(kind({"p": random}), "{p}") for kind in (pa.table, pd.DataFrame))
+        self.assertEqual([by_arrow[i] for i in range(len(random))], [by_pandas[i] for i in range(len(random))])
+        with self.assertRaisesRegex(TypeError, "LazyFrame of Polars: collect"):
+            batchllm.Table(pl.LazyFrame({"p": [1]}), "{p}")
 
     def test_dates_are_written_alike_wherever_they_come_from(self):
         import datetime

@@ -325,6 +325,20 @@ class Mistakes(unittest.TestCase):
                     engine.generate([[{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]])
                 with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no chat template"):
                     engine.generate_table({"a": ["x", "y"]}, "{a}", chat=True)
+                # A row that is null says nothing about the model.
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no chat template"):
+                    engine.generate([None, [{"role": "user", "content": "a"}]])
+                with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no chat template"):
+                    engine.generate_table({"a": ["x", None]}, "{a}", chat=True)
+                self.assertEqual(engine.generate([None, None]).failed, [0, 1])
+                for keys, words in (({"tools": {"a": 1}}, "tools: a list of dicts"), ({"documents": ["a"]}, "documents: a list of dicts"),
+                                    ({"add_generation_prompt": "no"}, "add_generation_prompt: True or False"),
+                                    ({"chat_template_kwargs": []}, "chat_template_kwargs: a dict"),
+                                    ({"continue_final_message": 1}, "continue_final_message: True, False or a name")):
+                    with self.assertRaisesRegex(TypeError, words):
+                        engine.chat([[{"role": "user", "content": "a"}]], **keys)
+                with self.assertRaisesRegex(TypeError, "continuations: one of them is None"):
+                    engine.score(["a"], [" yes", None])
         with tempfile.TemporaryDirectory() as folder:
             chat_model(folder, "{{ raise_exception('no') }}")
             with batchllm.Engine(folder) as engine:

@@ -87,7 +87,7 @@ Result<Choice> read_options(const Model &model, const BackendOptions &options) {
             if (known) continue;
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                          "backend option %s: the cpu backend has page_tokens, kv_type, "
-                         "state_slots, state_type, tensor_parallel and kernels",
+                         "state_slots, state_type, tensor_parallel, drafts and kernels",
                          key.c_str());
         }
     }

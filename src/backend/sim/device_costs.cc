@@ -164,14 +164,13 @@ Status check_format(const JsonValue &root, const std::string &file) {
     }
     if (format == device_costs_format) return {};
     const bool older = format < device_costs_format;
-    return error(
-        BATCHLLM_ERROR_INVALID_ARGUMENT,
-        "%s: a description of format %lld, from %s version of this library, which reads "
-        "format %lld. Measure the device again (--device here on its machine; in the library, "
-        "a prediction without a device): the new description is kept in the cache, as "
-        "costs-*.json",
-        file.c_str(), static_cast<long long>(format), older ? "an older" : "a newer",
-        static_cast<long long>(device_costs_format));
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "%s: a description of format %lld, from %s version of this library, which reads "
+                 "format %lld. Measure the device again, by a prediction for the device here on "
+                 "its machine: "
+                 "the new description is kept in the cache, as costs-*.json",
+                 file.c_str(), static_cast<long long>(format), older ? "an older" : "a newer",
+                 static_cast<long long>(device_costs_format));
 }
 
 // The keys that a description may omit.
@@ -235,11 +234,11 @@ Result<DeviceCosts> named_device_costs(std::string_view name) {
     for (const Named &device : known) {
         if (name == device.name) return device.make();
     }
-    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
-                 "device \"%s\" is not known: there are %s, files that end in .json, and here (in "
-                 "the library "
-                 "NULL), this machine's",
-                 std::string(name).c_str(), device_names().c_str());
+    return error(
+        BATCHLLM_ERROR_INVALID_ARGUMENT,
+        "device \"%s\" is not known: there are %s and files that end in .json; predictions "
+        "are also made for here, this machine's",
+        std::string(name).c_str(), device_names().c_str());
 }
 
 void scale_unmeasured(double products, double memory, DeviceCosts *costs) {

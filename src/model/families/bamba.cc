@@ -52,11 +52,7 @@ Status describe_bamba(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_attention_biases(config, false, model));
     ASSIGN_OR_RETURN(const std::vector<bool> types,
                      read_mamba_layers(config, model->layers.size()));
-    RETURN_IF_ERROR(set_mamba_layers(config, types, model));
-    for (Layer &layer : model->layers) { // one norm over all groups
-        if (auto *mamba = std::get_if<Mamba2>(&layer.mixer)) mamba->norm_parts = 1;
-    }
-    return {};
+    return set_mamba_layers(config, types, model);
 }
 
 } // namespace batchllm

@@ -151,7 +151,7 @@ public final class Plan implements AutoCloseable {
      *
      * @param engine the options of that engine, with a model directory, of which only config.json is read
      * @param rows the rows that the plan was made from; null: those in a self-contained plan
-     * @param device "h200", "h100", or a file with a device's costs; null: this machine's, measured once and kept
+     * @param device "h200", "h100", or a file with a device's costs; "here" or null: this machine's, measured once and kept
      * @param maxTokens the tokens that each row generates
      * @return the figures
      */
@@ -164,7 +164,7 @@ public final class Plan implements AutoCloseable {
      *
      * @param engine the options of that engine, with a model directory, of which only config.json is read
      * @param rows the rows that the plan was made from; null: those in a self-contained plan
-     * @param device "h200", "h100", or a file with a device's costs; null: this machine's, measured once and kept
+     * @param device "h200", "h100", or a file with a device's costs; "here" or null: this machine's, measured once and kept
      * @param maxTokens the tokens that each row generates
      * @param samples the samples of each row
      * @param expectedTokens the tokens that a row generates if the model may end it; 0: maxTokens

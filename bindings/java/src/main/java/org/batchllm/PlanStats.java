@@ -11,6 +11,7 @@ public final class PlanStats {
     private final long groups;
     private final long groupedRows;
     private final long reusedRows;
+    private final long knownRows;
     private final long logicalTokens;
     private final long processedTokens;
     private final long longestPrefix;
@@ -27,6 +28,7 @@ public final class PlanStats {
         groups = stats.getGroups();
         groupedRows = stats.getGrouped_rows();
         reusedRows = stats.getReused_rows();
+        knownRows = stats.getKnown_rows();
         logicalTokens = stats.getLogical_tokens();
         processedTokens = stats.getProcessed_tokens();
         longestPrefix = stats.getLongest_prefix();
@@ -71,6 +73,11 @@ public final class PlanStats {
     /** Rows kept from the previous plan. */
     public long reusedRows() {
         return reusedRows;
+    }
+
+    /** Rows that the previous plan has too, alone or in groups. */
+    public long knownRows() {
+        return knownRows;
     }
 
     /** Sum of the prompts' lengths. */
