@@ -1,5 +1,6 @@
 #include "cli/json_text.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -75,6 +76,23 @@ void append_json(std::string *out, double value) {
     } else {
         *out += "null";
     }
+}
+
+void append_json_base64(std::string *out, std::span<const std::byte> bytes) {
+    constexpr std::string_view alphabet =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    *out += '"';
+    for (size_t i = 0; i < bytes.size(); i += 3) {
+        const size_t count = std::min<size_t>(3, bytes.size() - i);
+        uint32_t bits = 0;
+        for (size_t k = 0; k < 3; ++k) {
+            bits = bits << 8 | (k < count ? std::to_integer<uint32_t>(bytes[i + k]) : 0);
+        }
+        for (size_t k = 0; k < 4; ++k) {
+            *out += k <= count ? alphabet[bits >> (18 - 6 * k) & 63] : '=';
+        }
+    }
+    *out += '"';
 }
 
 } // namespace batchllm::cli

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -41,6 +42,9 @@ template <typename T> void append_json_list(std::string *out, std::span<const T>
     }
     *out += ']';
 }
+
+// A string of the bytes in Base64 (RFC 4648).
+void append_json_base64(std::string *out, std::span<const std::byte> bytes);
 
 // Writes an object key by key: JsonObject(&out).field("rows", 3).field("name", "x"), ended by
 // close().

@@ -313,7 +313,12 @@ void append_embedding(std::string *out, const OutputOptions &options, int64_t li
     JsonObject body(out);
     body.field("object", "list").key("data");
     *out += "[{\"object\":\"embedding\",\"index\":0,\"embedding\":";
-    append_json_list(out, slice(results.embeddings, results.embedding_offsets, i));
+    const auto vector = slice(results.embeddings, results.embedding_offsets, i);
+    if (record.base64) {
+        append_json_base64(out, std::as_bytes(vector));
+    } else {
+        append_json_list(out, vector);
+    }
     *out += "}]";
     body.field("model", std::string_view(model)).key("usage");
     JsonObject usage(out);

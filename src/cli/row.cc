@@ -202,8 +202,9 @@ RowError read_embeddings_body(const JsonMembers &body, const RowReaderOptions &o
         if (key == "messages" && value.is_null()) return null_error(key);
         if (conversation.take(key, value)) return {};
         if (key == "encoding_format") {
-            if (value.is_null() || value.string() == "float") return {};
-            return parameter_error("encoding_format is supported only as \"float\"");
+            row->record.base64 = value.string() == "base64";
+            if (value.is_null() || value.string() == "float" || row->record.base64) return {};
+            return parameter_error("encoding_format must be \"float\" or \"base64\"");
         }
         if (key != "task") return parameters.read(key, value, known);
         *known = false;
@@ -274,6 +275,12 @@ class ChatBody {
             return parameter_error("tool_choice is supported only as \"auto\" or \"none\"");
         }
         if (key == "parallel_tool_calls") return {};
+        if (key == "reasoning_effort") {
+            if (value.is_null()) return {};
+            if (!value.is_string()) return type_error(key, "a string");
+            reasoning_effort_ = value;
+            return {};
+        }
         *known = false;
         return {};
     }
@@ -282,6 +289,10 @@ class ChatBody {
         if (!conversation_.has_messages())
             return format_error("\"messages\" is missing in \"body\"");
         if (uses_tools_ && tools_.has_value()) conversation_.take("tools", *tools_);
+        if (reasoning_effort_ &&
+            !conversation_.add_variable("reasoning_effort", *reasoning_effort_)) {
+            return format_error("\"reasoning_effort\" is in \"chat_template_kwargs\" too");
+        }
         if (top_logprobs_ >= 0) {
             if (parameters->own().logprobs < 0) {
                 return parameter_error("top_logprobs needs \"logprobs\": true");
@@ -295,6 +306,7 @@ class ChatBody {
   private:
     ConversationText conversation_;
     std::optional<JsonView> tools_;
+    std::optional<JsonView> reasoning_effort_; // a variable of templates, such as gpt-oss's
     bool uses_tools_ = true;
     bool limited_ = false;
     int64_t top_logprobs_ = -1;

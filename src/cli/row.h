@@ -49,6 +49,7 @@ struct RowRecord {
     RowFormat format = RowFormat::plain;
     int64_t most_tokens = 0;      // that all its samples may generate together
     int32_t prompt_logprobs = -1; // batchllm_params
+    bool base64 = false;          // embeddings: the vector's bytes instead of numbers
 };
 
 struct RowError {

@@ -789,6 +789,23 @@ class TextRows(ProgramTest):
         for name in "cdef":
             self.assertEqual(found[name]["response"]["status_code"], 400, name)
 
+    def test_reasoning_effort_is_a_variable_of_the_template(self):
+        settings = json.loads((self.model / "tokenizer_config.json").read_text())
+        settings["chat_template"] = "{{ reasoning_effort }}{{ x }}|{{ messages[0].content }}"
+        (self.model / "tokenizer_config.json").write_text(json.dumps(settings))
+        bodies = [{"reasoning_effort": "high"}, {"reasoning_effort": None}, {"reasoning_effort": "low", "chat_template_kwargs": {"x": 1}},
+                  {"chat_template_kwargs": None, "reasoning_effort": "low"}, {"chat_template_kwargs": {}, "reasoning_effort": "low"},
+                  {"chat_template_kwargs": {"reasoning_effort": "low", "x": 2}}, {"reasoning_effort": "low", "chat_template_kwargs": [1]},
+                  {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "low"}}, {"reasoning_effort": 3}]
+        rows = [{"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": {
+            "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "ignore_eos": True, **body}} for i, body in enumerate(bodies)]
+        found = {row["custom_id"]: row["response"] for row in self.run_rows(rows, expect=3, backend=self.sim)}
+        texts = ["high|hi", "|hi", "low1|hi", "low|hi", "low|hi", "low2|hi"]
+        self.assertEqual([found[str(i)]["body"]["usage"]["prompt_tokens"] for i in range(6)],
+                         [len(tokens) for tokens in self.tokens_of(texts, "--no-special")])
+        for i, words in ((6, "object"), (7, '"reasoning_effort" is in "chat_template_kwargs" too'), (8, "string")):
+            self.assertIn(words, found[str(i)]["body"]["error"]["message"])
+
     def test_rows_keep_to_what_they_ask_of_their_output(self):
         schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 5, "maximum": 7}},
                   "required": ["n"], "additionalProperties": False}

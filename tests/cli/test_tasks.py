@@ -1,7 +1,9 @@
 """Rows that are embedded or classified: the program's own form and that of /v1/embeddings."""
 
+import base64
 import json
 import math
+import struct
 import unittest
 
 from program import TESTS, ProgramTest
@@ -58,13 +60,19 @@ class Embedded(ProgramTest):
         self.assertEqual([(item["object"], item["index"]) for item in body["data"]], [("embedding", 0)])
         self.assertEqual(len(body["data"][0]["embedding"]), 3)
         self.assertEqual(found["b"]["response"]["status_code"], 200)
+        rows = [embeddings_row("a", input=[5, 6, 7], dimensions=width, encoding_format=form) for width in (3, 4, 5) for form in ("float", "base64")]
+        rows = [dict(row, custom_id=str(i)) for i, row in enumerate(rows)]
+        found = {row["custom_id"]: row["response"]["body"]["data"][0]["embedding"] for row in self.run_rows(rows, "--force")}
+        for i in (0, 2, 4):
+            packed = base64.b64decode(found[str(i + 1)], validate=True)
+            self.assertEqual(list(struct.unpack(f"<{3 + i // 2}f", packed)), [struct.unpack("f", struct.pack("f", x))[0] for x in found[str(i)]])
         # Whatever the default for rows is.
         completion = {"custom_id": "c", "url": "/v1/completions", "body": {"prompt": [5, 6], "max_tokens": 2}}
         found = self.run_rows([completion], "--task", "embed", "--force")
         self.assertEqual(found[0]["response"]["body"]["object"], "text_completion")
 
     def test_what_is_not_understood_is_the_rows_error(self):
-        cases = [(embeddings_row("a", input=[1], encoding_format="base64"), "encoding_format"),
+        cases = [(embeddings_row("a", input=[1], encoding_format="hex"), "encoding_format"),
                  (embeddings_row("a", input=[[1], [2]]), "several"),
                  (embeddings_row("a"), '"input" is missing'),
                  (embeddings_row("a", input=[1], task="generate"), "unknown key"),
