@@ -864,7 +864,6 @@ class Engine:
             first = job.rows
             some: Sequence[SamplingParams] = params[first : first + n] if per_row else ()  # type: ignore[index]
             if per_row and len(some) < n:
-                job.added = False
                 raise ValueError(f"{len(params)} params for {first + n + sum(map(len, found))} rows")  # type: ignore[arg-type]
             with self._lock:
                 engine = self._enter()
@@ -1042,7 +1041,8 @@ def _check_chat_keys(keys: Mapping[str, Any]) -> None:
     """Raises if what `chat` gives to every conversation has the wrong type, which would fail each of them."""
     for name in ("tools", "documents"):
         given = keys.get(name, ())
-        if isinstance(given, (str, bytes, Mapping)) or not all(isinstance(one, Mapping) for one in given):
+        a_list = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+        if not a_list or not all(isinstance(one, Mapping) for one in given):
             raise TypeError(f"{name}: a list of dicts is expected, not {given!r}")
     if not isinstance(keys.get("chat_template_kwargs", {}), Mapping):
         raise TypeError(f"chat_template_kwargs: a dict is expected, not {keys['chat_template_kwargs']!r}")

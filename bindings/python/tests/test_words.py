@@ -331,7 +331,7 @@ class Mistakes(unittest.TestCase):
                 with self.assertRaisesRegex(batchllm.InvalidArgumentError, "no chat template"):
                     engine.generate_table({"a": ["x", None]}, "{a}", chat=True)
                 self.assertEqual(engine.generate([None, None]).failed, [0, 1])
-                for keys, words in (({"tools": {"a": 1}}, "tools: a list of dicts"), ({"documents": ["a"]}, "documents: a list of dicts"),
+                for keys, words in (({"tools": {"a": 1}}, "tools: a list of dicts"), ({"tools": 3}, "tools: a list of dicts"), ({"documents": ["a"]}, "documents: a list of dicts"),
                                     ({"add_generation_prompt": "no"}, "add_generation_prompt: True or False"),
                                     ({"chat_template_kwargs": []}, "chat_template_kwargs: a dict"),
                                     ({"continue_final_message": 1}, "continue_final_message: True, False or a name")):
