@@ -258,7 +258,8 @@ def _text(cell: Any) -> Any:
 
 def _text_of_single(value: float) -> str:
     """A float of 32 bits by the fewest digits that read back the same, as in columns of Arrow."""
-    for digits in range(1, 9):
+    fewest = 1 if abs(value) < 2e-38 else 6  # zeros that are not needed are not written
+    for digits in range(fewest, 9):
         fewer = float(f"{value:.{digits}g}")
         if c_float(fewer).value == value:
             return str(fewer)
