@@ -77,7 +77,7 @@ static int batchllm_arrow_append(batchllm_frame_column *column, const struct Arr
             for (int digits = 1; digits <= 9; ++digits) {
                 snprintf(number, sizeof number, "%.*g", digits, (double)single);
                 real = strtod(number, NULL);
-                if ((float)real == single) break;
+                if (fabs(real) <= FLT_MAX && (float)real == single) break;
             }
         }
         char *shortest = PyOS_double_to_string(real, 'r', 0, Py_DTSF_ADD_DOT_0, NULL);
@@ -102,9 +102,9 @@ static int batchllm_arrow_check_cells(const char *name, const struct ArrowSchema
     const char text = batchllm_arrow_text_layout(format);
     const int integer = batchllm_arrow_is_integer(format);
     const int number = integer || (strlen(format) == 1 && strchr("fgb", format[0])) || batchllm_arrow_is_date(format);
-    if (strncmp(format, "ts", 2) == 0 && !number) {
-        PyErr_Format(PyExc_TypeError, "column '%s' has times of the zone %s: convert them to UTC, or cast it to text first",
-                     name, strchr(format, ':') + 1);
+    if (strncmp(format, "ts", 2) == 0 && !number && format[2] && strchr("smun", format[2]) && format[3] == ':') {
+        PyErr_Format(PyExc_TypeError, "column '%s' has times of the zone '%s': convert them to 'UTC', or cast it to text first",
+                     name, format + 4);
         return 0;
     }
     if (!(strcmp(format, "n") == 0 || text || number) || (schema->dictionary && !integer)) {

@@ -9,6 +9,8 @@
 %}
 
 %{
+#include <float.h>
+#include <math.h>
 #include <pthread.h>
 #include <time.h>
 %}

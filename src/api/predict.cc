@@ -33,8 +33,8 @@ Result<PredictOptions> read_options(const batchllm_predict_options *options) {
                      known.expected_tokens);
     }
     PredictOptions read;
-    if (known.device != nullptr && std::string_view(known.device) != "here")
-        read.device = known.device;
+    const std::string_view device = known.device == nullptr ? "" : known.device;
+    if (device != "here") read.device = device;
     read.expected_tokens = known.expected_tokens;
     return read;
 }

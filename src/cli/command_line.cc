@@ -297,11 +297,17 @@ std::string given_twice(const CLI::ParseError &failure) {
 
 constexpr const char *commands = "there are run, plan, inspect, tokenize and demo";
 
-// What CLI11 says, and where to read on.
-std::string failure_text(const CLI::ParseError &failure, const CLI::App &app) {
+// What is wrong, and where to read on. first: the first argument, or "-".
+std::string failure_text(const CLI::ParseError &failure, const CLI::App &app,
+                         const std::string &first) {
     const std::vector<CLI::App *> given = app.get_subcommands();
-    if (given.empty()) return std::string("no command is given: ") + commands;
-    return std::string(failure.what()) + "; " + where_options_are(*given.front());
+    if (given.empty()) {
+        const bool option = first.size() > 1;
+        return (option ? "unknown option " + first : std::string("no command is given")) + ": " +
+               commands;
+    }
+    const std::string twice = given_twice(failure);
+    return (twice.empty() ? failure.what() : twice) + "; " + where_options_are(*given.front());
 }
 
 std::string version_text() {
@@ -338,13 +344,12 @@ int run_command_line(int argc, char **argv, const std::atomic<bool> &interrupted
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError &failure) {
-        const std::string twice = given_twice(failure);
-        if (!twice.empty()) return report(twice);
         // A missing option is often a misspelt one.
         const bool failed = failure.get_exit_code() != 0;
-        const std::string unknown = failed ? unknown_option(app) : std::string();
+        const std::string unknown =
+            failed && given_twice(failure).empty() ? unknown_option(app) : std::string();
         if (!unknown.empty()) return report(unknown);
-        if (failed) return report(failure_text(failure, app));
+        if (failed) return report(failure_text(failure, app, first));
         app.exit(failure); // prints what --help and --version ask for
         return exit_ok;
     }

@@ -21,6 +21,8 @@ const char *find_line_end(const char *begin, const char *end) {
 
 // A line that is an array of anything else is an error of that line.
 bool begins_array_of_objects(std::string_view begin) {
+    if (begin.starts_with("\xef\xbb\xbf")) begin.remove_prefix(3); // a byte order mark
+    begin.remove_prefix(std::min(begin.find_first_not_of(" \t\r\n"), begin.size()));
     if (!begin.starts_with('[')) return false;
     const size_t next = begin.find_first_not_of(" \t\r", 1);
     return next != begin.npos && (begin[next] == '{' || begin[next] == '\n');
@@ -40,7 +42,7 @@ Status check_kind(int fd, const std::string &path) {
                           {"\x28\xb5\x2f\xfd", "compressed by zstd", unpack},
                           {"BZh", "compressed by bzip2", unpack},
                           {"\xfd\x37zXZ", "compressed by xz", unpack}};
-    char buffer[16];
+    char buffer[64];
     const ssize_t got = ::pread(fd, buffer, sizeof buffer, 0);
     const std::string_view begin(buffer, got > 0 ? static_cast<size_t>(got) : 0);
     const char *what = nullptr, *how = nullptr;
@@ -49,8 +51,8 @@ Status check_kind(int fd, const std::string &path) {
     }
     const bool json = begin.find_first_of("{\xef \t\r\n") == 0; // \xef: a byte order mark
     if (path.ends_with(".csv") && !begin.empty() && !json) what = "a CSV file", how = python;
-    if (begins_array_of_objects(begin)) {
-        what = "a JSON array", how = "give each of its objects a line, as `jq -c '.[]'` does";
+    if (what == nullptr && begins_array_of_objects(begin)) {
+        what = "a JSON array", how = "a line is one object; `jq -c '.[]'` makes lines of an array";
     }
     if (what == nullptr) return {};
     return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "%s: is %s: %s", path.c_str(), what, how);
@@ -88,7 +90,7 @@ Result<LineReader> LineReader::open(const std::string &path, int64_t max_line_by
     if (reader.owned_ && stop != nullptr) ::fcntl(reader.fd_, F_SETFL, 0);
     reader.regular_ = S_ISREG(info.st_mode);
     if (reader.regular_) {
-        RETURN_IF_ERROR(check_kind(reader.fd_, path));
+        RETURN_IF_ERROR(check_kind(reader.fd_, reader.path_));
         reader.file_bytes_ = info.st_size;
     }
     reader.reserve(2 * read_bytes);

@@ -225,8 +225,8 @@ Status RunJob::add_window(Window window) {
     }
     if (window.number == 1 && window.plan_unused) {
         warn(options_.plan +
-             ": none of the first rows is one of this plan, so they are planned again. Was "
-             "it made of other rows, or with another --template, --fields or --enlarge?");
+             ": nothing of this plan fits the first rows, so they are planned again. Was it "
+             "made of other rows, or with another --template, --fields or --enlarge?");
     }
     RETURN_IF_ERROR(predict(window));
     for (size_t i = 0; i < window.lines.size(); ++i) {

@@ -1,6 +1,5 @@
 #include "cli/unknown_options.h"
 
-#include <string_view>
 #include <vector>
 
 #include "cli/row_keys.h"
@@ -21,10 +20,10 @@ std::vector<std::string> option_names(const CLI::App &command) {
     return names;
 }
 
-// The options that begin with it, if they are few; otherwise the one that is spelled most like it, if any is.
+// The options that begin with it, if they are few; otherwise the one that is spelled most like it.
 std::vector<std::string> meant_by(const std::string &given, const std::vector<std::string> &names) {
     constexpr size_t few = 3;
-    constexpr size_t telling = std::string_view("--xx").size();
+    constexpr size_t telling = 4; // "--xx"
     std::vector<std::string> longer;
     for (const std::string &name : names) {
         if (name.starts_with(given)) longer.push_back(name);

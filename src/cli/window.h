@@ -63,8 +63,7 @@ struct Window {
     std::vector<FailedRow> failed;
     PlanHandle plan; // null: no rows, or stopped
     int64_t reused_rows = 0;
-    bool plan_unused = false; // --plan names a plan with groups, but it has none of these rows
-                              // of them
+    bool plan_unused = false; // --plan names a plan with groups, but nothing of it fits these rows
     int64_t input_bytes = 0;  // bytes of input up to the window's end
     bool last = false;
     std::vector<std::string> missing_columns; // of the last window: InputRowReader's

@@ -193,7 +193,7 @@ class Plans(ProgramTest):
             self.input.write_bytes(lines(rows))
             done = self.run_program("run", *SIM, "-i", self.input, "-o", self.output, "--force", "--plan", self.plan)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(b"none of the first rows is one of this plan" in done.stderr, told, done.stderr)
+            self.assertEqual(b"nothing of this plan fits the first rows" in done.stderr, told, done.stderr)
 
     def test_a_plan_says_which_rows_are_computed_whole(self):
         prefix = list(range(1, 40))
@@ -300,7 +300,7 @@ class Usage(ProgramTest):
             self.assertIn(b"Usage: batchllm", done.stdout)
 
     def test_usage_errors_end_with_1_and_name_the_option(self):
-        for arguments, part in ((["run"], b"--input"), (["fly"], b"fly"), ([], b"no command"),
+        for arguments, part in ((["run"], b"--input"), (["fly"], b"fly"), ([], b"no command"), (["--foo"], b"unknown option --foo: there are run"), (["run", "-i", "x", "-i", "y"], b"more than once; batchllm run"),
                                 (["run", "-i", "x", "-o", "y", "--wrong"], b"--wrong"),
                                 (["run", "-i", "x", "-o", "y", "--force", "--resume"], b"--resume excludes --force"),
                                 (["run", "-i", "x", "-o", "y", "--no-sharing", "--enlarge", "optimal"], b"--enlarge excludes --no-sharing"),
@@ -328,8 +328,8 @@ class Usage(ProgramTest):
         for name, begin, part in (("in.parquet", b"PAR1\x15\x04", b"is a Parquet file: `python -m batchllm run`"),
                                   ("in.arrow", b"ARROW1\0\0", b"is an Arrow file"),
                                   ("in.jsonl.gz", b"\x1f\x8b\x08\0", b"compressed by gzip: unpack it"),
-                                  ("in.json", b'[{"prompt": "x"}]', b"is a JSON array: give each of its objects a line"),
-                                  ("in.json", b'[\n  {"prompt": "x"}\n]', b"is a JSON array"),
+                                  ("in.json", b'[{"prompt": "x"}]', b"is a JSON array: a line is one object"),
+                                  ("in.json", b' \r\n[\n  {"prompt": "x"}\n]', b"is a JSON array"),
                                   ("in.csv", b"id,prompt\n1,x\n", b"is a CSV file")):
             file = self.directory / name
             file.write_bytes(begin)

@@ -343,7 +343,7 @@ def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:
     found = []
     for place, row in zip(places, rows):
         if isinstance(row, dict) and "messages" not in row:
-            inside = [row[name] for name in ("prompt_token_ids", "prompt") if row.get(name) is not None]
+            inside = [row[name] for name in ("prompt_token_ids", "prompt") if not _is_null(row.get(name))]
             if not inside:
                 if "role" in row:
                     raise TypeError("rows is one conversation: put it into a list")
@@ -359,8 +359,10 @@ def _unwrapped(rows: Sequence[Any], places: Sequence[int]) -> list[Any]:
 
 
 def _is_null(row: Any) -> bool:
-    if row is None or isinstance(row, float):
-        return row is None or row != row
+    if row is None:
+        return True
+    if isinstance(row, float):
+        return row != row
     name = type(row).__name__
     return name in ("NAType", "NaTType") or name in ("float32", "float16") and bool(row != row)
 
@@ -404,7 +406,7 @@ def _arrow_stream(rows: Any) -> Iterator[Column]:
 
 def _series(rows: Any) -> Iterator[Column]:
     """A pandas (or Polars) Series. One of Python objects is read row by row, not through Arrow."""
-    floats = hasattr(rows, "iloc") and str(rows.dtype).lower().startswith("float")  # of pandas: perhaps nulls alone
+    floats = hasattr(rows, "iloc") and str(rows.dtype).lower().startswith(("float", "double"))  # of pandas: perhaps nulls alone
     if str(rows.dtype) != "object" and not floats and hasattr(rows, "__arrow_c_stream__"):
         try:
             stream = rows.__arrow_c_stream__()

@@ -45,9 +45,9 @@ def continuation_columns(
     else:
         lists = [continuations] * len(column)
     left = len(continuations) - first - n if per_row else 0
-    flat = [item for row in lists for item in row]
-    if any(item is None for item in flat):
+    if any(row is None or any(item is None for item in row) for row in lists[: len(lists) if per_row else 1]):
         raise TypeError("continuations: one of them is None")
+    flat = [item for row in lists for item in row]
     if text:
         texts = from_texts(flat)
         return Continuations(texts.data, texts.offsets, offsets_of(map(len, lists)), left)

@@ -884,7 +884,8 @@ class Engine:
                     add_part(engine, part, picked(named_tags, places), native_params, own_pictures)
                 self._log.check()
                 job.rows += n
-                if not per_row:
+                job.all_null &= isinstance(column, Sparse) and len(column.nulls) == n
+                if not per_row and not job.all_null:
                     self._refuse_mistake(job)
         job.added = True
         if pictures is not None and len(pictures) != job.rows:

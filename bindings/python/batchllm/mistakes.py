@@ -12,14 +12,17 @@ _NO_TEMPLATE = "the model has no chat template"
 
 
 def mistake_of(results: Results) -> Optional[str]:
-    """The reason why no row of a job can run, if the results of all its rows that are not null give the same one; else
-    None."""
-    given = [i for i, status in enumerate(results.statuses) if status != native.BATCHLLM_ERROR_ROW_NULL]
-    if not given or results.statuses[given[0]] == native.BATCHLLM_OK:
+    """The reason why no row of a job can run, if the results of all its rows give the same one; else None. Rows that are
+    null tell nothing of the model's template."""
+    null = native.BATCHLLM_ERROR_ROW_NULL
+    at = next((i for i, status in enumerate(results.statuses) if status != null), None)
+    if at is None or results.statuses[at] == native.BATCHLLM_OK:
         return None
-    first = results.error_text(given[0])
+    first = results.error_text(at)
     no_template = first.startswith(_NO_TEMPLATE)
-    shared = results.statuses[given[0]] == native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER or no_template
-    if not shared or any(results.error_text(i) != first for i in given[1:]):
+    if not no_template and (at > 0 or results.statuses[at] != native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER):
         return None
+    for i in range(at + 1, len(results)):
+        if results.error_text(i) != first and not (no_template and results.statuses[i] == null):
+            return None
     return f"no row can run: {first}" + ("; pass the prompts as text, as the model was trained on them" if no_template else "")

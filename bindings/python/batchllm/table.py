@@ -237,7 +237,7 @@ def _fill_from_lists(filled: native.batchllm_frame, columns: dict[str, Any], nam
         cells = columns[name]
         if isinstance(cells, (str, bytes)):
             raise TypeError(f"column {name!r} is one {type(cells).__name__}: a list of cells is expected")
-        single = str(getattr(cells, "dtype", "")).lower() in ("float32", "float[pyarrow]")
+        single = _is_single(cells)
         cells = cells.to_list() if hasattr(cells, "to_list") else cells.tolist() if hasattr(cells, "tolist") else list(cells)
         if rows >= 0 and len(cells) != rows:
             raise ValueError(f"column {name!r} has {len(cells)} rows and those before it have {rows}")
@@ -256,8 +256,19 @@ def _text(cell: Any) -> Any:
     return cell if isinstance(cell, (str, bytes)) else str(cell)
 
 
-def _text_of_single(value: float) -> str:
+def _is_single(cells: Any) -> bool:
+    """Whether a column has floats of 32 bits: of pandas, NumPy, Polars or Arrow, or an array or memoryview."""
+    kind = getattr(cells, "dtype", getattr(cells, "type", ""))
+    if str(kind) == "category" and hasattr(cells, "cat"):
+        kind = cells.cat.categories.dtype
+    item = getattr(cells, "typecode", getattr(cells, "format", ""))
+    return str(kind).lower() in ("float32", ">f4", "float[pyarrow]", "float") or item == "f"
+
+
+def _text_of_single(value: Any) -> Any:
     """A float of 32 bits by the fewest digits that read back the same, as in columns of Arrow."""
+    if not isinstance(value, float):
+        return _text(value)
     fewest = 1 if abs(value) < 2e-38 else 6  # zeros that are not needed are not written
     for digits in range(fewest, 9):
         fewer = float(f"{value:.{digits}g}")

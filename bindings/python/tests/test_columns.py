@@ -88,12 +88,13 @@ class Plain(unittest.TestCase):
         self.assertEqual(as_lists([{"prompt": "a"}, "b", {"prompt": "c", "prompt_token_ids": None}]), ["a", "b", "c"])
         self.assertEqual(as_lists([{"prompt_token_ids": ids, "prompt": "as text"} for ids in IDS]), IDS)
         self.assertEqual(as_lists([{"prompt": "a"}, {"prompt": None}, {"prompt": float("nan")}]), ["a", None, None])
+        self.assertEqual(as_lists([{"prompt": "a", "prompt_token_ids": float("nan")}]), ["a"])
         self.assertEqual(as_lists([{"prompt_token_ids": None, "prompt": None}, {"prompt_token_ids": [1]}]), [None, [1]])
 
     @unittest.skipIf(numpy is None, "needs numpy, pandas and pyarrow")
     def test_numbers_that_are_none_are_nulls(self):
         self.assertEqual(as_lists(["a", numpy.float32("nan"), numpy.float16("nan"), numpy.nan]), ["a", None, None, None])
-        for kind in ("float64", "float32", "Float64"):  # such as an empty column of a CSV file
+        for kind in ("float64", "float32", "Float64", "double[pyarrow]"):  # such as an empty column of a CSV file
             self.assertEqual(as_lists(pandas.Series([None, None], dtype=kind)), [None, None])
         self.assertEqual(as_lists(pandas.Series([], dtype="float64")), [])
         with self.assertRaisesRegex(TypeError, "row 1 is one float"):

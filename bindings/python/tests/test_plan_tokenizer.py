@@ -52,7 +52,7 @@ class Plans(unittest.TestCase):
             plan.predict(MODEL, device="h200")
         with self.assertRaisesRegex(batchllm.InvalidArgumentError, "the plan has 40 rows"):
             plan.predict(MODEL, made[:3], device="h200")
-        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "there are h200.* for here, this machine's$"):
+        with self.assertRaisesRegex(batchllm.InvalidArgumentError, "there are h200.* for a prediction also .here., this machine$"):
             plan.predict(MODEL, made, device="h2000")
         with unittest.mock.patch("batchllm.native.batchllm_plan_predict_rows") as given:
             plan.predict(MODEL, made, device="here")

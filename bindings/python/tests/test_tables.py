@@ -123,7 +123,7 @@ class Frames(unittest.TestCase):
             table = batchllm.Table(frame, "<{" + name + "}>")
             wanted = [None if cell is None else f"<{cell}>" for cell in as_text[name]]
             self.assertEqual([table[i] for i in range(5)], wanted, name)
-        with self.assertRaisesRegex(TypeError, "column 't' has times of the zone Europe/Berlin: convert them to UTC"):
+        with self.assertRaisesRegex(TypeError, "column 't' has times of the zone 'Europe/Berlin': convert them to 'UTC'"):
             batchllm.Table(pa.table({"t": pa.nulls(1, pa.timestamp("s", "Europe/Berlin"))}), "{t}")
         for kind, name in ((pa.duration("ms"), "duration[ms]"),
                            (pa.time32("s"), "time32[s]"), (pa.list_(pa.int8()), "list")):
@@ -183,12 +183,16 @@ class Frames(unittest.TestCase):
             "nullable": pd.DataFrame({"p": pd.array(single, dtype="Float32")}),
             "backed": pa.table({"p": single}).to_pandas(types_mapper=pd.ArrowDtype),
             "array": {"p": single}, "list": {"p": list(single)}, "series": {"p": pl.Series(single)}, "column": {"p": pd.Series(single)},
+            "arrow column": {"p": pa.array(single)}, "chunks": {"p": pa.chunked_array([single[:3], single[3:]])},
+            "categories": {"p": pd.Series(single).astype("category")}, "buffer": {"p": array.array("f", given)}, "view": {"p": memoryview(single)},
+            "other bytes": {"p": single.astype(">f4")},
         }
         for name, frame in frames.items():
             table = batchllm.Table(frame, "{p}")
             found = [table[i] for i in range(len(given))]
             self.assertEqual(found[:9] + found[10:], written + ["inf"], name)
             self.assertEqual(numpy.float32(found[9]), single[9], name)
+        self.assertEqual(batchllm.Table({"p": single[:2].reshape(1, 2)}, "{p}")[0], str(single[:2].tolist()))
         random = numpy.random.default_rng(5).integers(0, 2**31, 2000, dtype=numpy.int32).view(numpy.float32)
         random = random[numpy.isfinite(random)]
         by_arrow, by_pandas = (batchllm.Table(kind({"p": random}), "{p}") for kind in (pa.table, pd.DataFrame))

@@ -339,6 +339,8 @@ class Mistakes(unittest.TestCase):
                         engine.chat([[{"role": "user", "content": "a"}]], **keys)
                 with self.assertRaisesRegex(TypeError, "continuations: one of them is None"):
                     engine.score(["a"], [" yes", None])
+                with self.assertRaisesRegex(TypeError, "continuations: one of them is None"):
+                    engine.score(["a", "b"], [[" yes"], None])
         with tempfile.TemporaryDirectory() as folder:
             chat_model(folder, "{{ raise_exception('no') }}")
             with batchllm.Engine(folder) as engine:

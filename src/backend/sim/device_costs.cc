@@ -234,11 +234,10 @@ Result<DeviceCosts> named_device_costs(std::string_view name) {
     for (const Named &device : known) {
         if (name == device.name) return device.make();
     }
-    return error(
-        BATCHLLM_ERROR_INVALID_ARGUMENT,
-        "device \"%s\" is not known: there are %s and files that end in .json; predictions "
-        "are also made for here, this machine's",
-        std::string(name).c_str(), device_names().c_str());
+    return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
+                 "device \"%s\" is not known: there are %s, and files that end in .json; for a "
+                 "prediction also \"here\", this machine",
+                 std::string(name).c_str(), device_names().c_str());
 }
 
 void scale_unmeasured(double products, double memory, DeviceCosts *costs) {
