@@ -504,6 +504,8 @@ MODELS = {
         vision_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1,
                            image_size=28, patch_size=14, vision_output_dim=16, projector_input_dim=16,
                            projector_output_dim=16)), 299, None),
+    "cohere_bf16": ("cohere", "bfloat16", "type", dict(
+        SMALL, logit_scale=0.6, rope_parameters=dict(rope_type="default", rope_theta=8000000.0)), 299, None),
 }
 
 
@@ -984,7 +986,7 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["arcee", "cohere2", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
+FAMILIES = ["arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
             "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
             "smollm3", "starcoder2"]
 

@@ -1143,6 +1143,25 @@ void mimo_and_pangu_are_known_decoders_by_other_names(void **) {
                 tensors_of(must_load(family("llama", ""))));
 }
 
+void a_command_r_has_a_rope_everywhere_and_the_context_of_its_own_key(void **) {
+    const Model model = must_load(family("cohere", R"("rope_theta": 8e6, "logit_scale": 0.5)"));
+    RopeConfig rope;
+    rope.theta = 8e6;
+    assert_true(model.ropes.size() == 1 && model.ropes[0].pairs &&
+                model.ropes[0].frequencies == rope_frequencies(rope, 16));
+    for (const Layer &layer : model.layers) {
+        assert_true(layer.parallel && layer.attention()->rope == 0 &&
+                    layer.attention()->window == 0 && !layer.before_feed_forward);
+        assert_true(layer.before_attention.kind == NormKind::layer && !layer.before_attention.bias);
+    }
+    assert_true(model.logits_scale == 0.5F && model.tied && model.max_positions == 256);
+    assert_int_equal(must_load(family("cohere", R"("model_max_length": 1024)")).max_positions,
+                     1024);
+    must_load(family("cohere", R"("use_qk_norm": false)"));
+    must_fail(family("cohere", R"("use_qk_norm": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"use_qk_norm", "each head"});
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1769,6 +1788,7 @@ int main() {
         cmocka_unit_test(the_experts_of_gemma_4_need_their_keys),
         cmocka_unit_test(what_of_gemma_4_is_not_computed_is_refused_by_name),
         cmocka_unit_test(mimo_and_pangu_are_known_decoders_by_other_names),
+        cmocka_unit_test(a_command_r_has_a_rope_everywhere_and_the_context_of_its_own_key),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

@@ -8,6 +8,7 @@
     family("apertus", "ApertusForCausalLM", describe_apertus)                                      \
     family("arcee", "ArceeForCausalLM", describe_arcee)                                            \
     family("bamba", "BambaForCausalLM", describe_bamba)                                            \
+    family("cohere", "CohereForCausalLM", describe_cohere)                                         \
     family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
     family("deepseek_v2", "DeepseekV2ForCausalLM", describe_deepseek_v2)                           \
     family("deepseek_v3", "DeepseekV3ForCausalLM", describe_deepseek_v3)                           \
