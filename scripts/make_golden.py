@@ -506,6 +506,10 @@ MODELS = {
                            projector_output_dim=16)), 299, None),
     "cohere_bf16": ("cohere", "bfloat16", "type", dict(
         SMALL, logit_scale=0.6, rope_parameters=dict(rope_type="default", rope_theta=8000000.0)), 299, None),
+    "cwm_bf16": ("cwm", "bfloat16", "rope_type", dict(
+        SMALL, num_hidden_layers=5, head_dim=24, sliding_window=24, rope_parameters=dict(
+            rope_type="llama3", rope_theta=1000000.0, factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64)), 299, None),
 }
 
 
@@ -591,7 +595,7 @@ def respell(path, spelling):
     """Rewrites config.json with the keys that models published before transformers 5 have."""
     with open(path) as file:
         config = json.load(file)
-    if config["model_type"] in ("glm", "glm4"):
+    if config["model_type"] in ("glm", "glm4", "cwm"):
         config["eos_token_id"] = None  # their class puts its own ids, beyond this vocabulary
         write_config(config, path)
     if spelling in ("new", "stacked"):
@@ -986,7 +990,7 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
+FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
             "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
             "smollm3", "starcoder2"]
 

@@ -180,7 +180,8 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         assert_true(got.layers[0].feed_forward()->activation ==
                     *read_activation(e, "activation", Activation::clamped_swiglu));
         assert_int_equal(got.tied, *e.at("tie_word_embeddings")->boolean());
-        if (type != "ministral3") check_rope_theta(got, e); // YaRN by default
+        // YaRN and llama3 by default
+        if (type != "ministral3" && type != "cwm") check_rope_theta(got, e);
         check_tensors(type, got, e);
         assert_false(got.dtype_stated);
     }
@@ -1162,6 +1163,35 @@ void a_command_r_has_a_rope_everywhere_and_the_context_of_its_own_key(void **) {
               {"use_qk_norm", "each head"});
 }
 
+void every_fourth_layer_of_cwm_sees_everything_from_the_first_on(void **) {
+    const Model model = must_load(R"({"model_type": "cwm", "hidden_size": 64,
+        "num_attention_heads": 8, "vocab_size": 100, "num_hidden_layers": 6, "sliding_window": 32})");
+    for (size_t i = 0; i < 6; ++i) {
+        assert_int_equal(attention(model, i).window, i % 4 == 0 ? 0 : 32);
+        assert_int_equal(attention(model, i).rope, 0);
+    }
+    assert_true(model.eos_tokens.empty()); // all of the class's are beyond this vocabulary
+    RopeConfig rope;
+    rope.theta = 1e6;
+    rope.kind = RopeKind::llama3;
+    rope.factor = 16;
+    rope.low_freq_factor = 1;
+    rope.high_freq_factor = 4;
+    rope.original_max_positions = 8192;
+    assert_true(model.ropes[0].frequencies == rope_frequencies(rope, 128));
+    RopeConfig plain;
+    plain.theta = 5e5;
+    assert_true(
+        must_load(
+            family("cwm", R"("rope_parameters": {"rope_type": "default", "rope_theta": 5e5})"))
+            .ropes[0]
+            .frequencies == rope_frequencies(plain, 128));
+    const Model listed = must_load(family("cwm", R"("layer_types": ["sliding_attention",
+        "full_attention", "full_attention"], "mlp_bias": true)"));
+    assert_true(attention(listed, 0).window == 8192 && attention(listed, 1).window == 0);
+    assert_true(listed.layers[0].feed_forward()->down.bias && !attention(listed).q.bias);
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1789,6 +1819,7 @@ int main() {
         cmocka_unit_test(what_of_gemma_4_is_not_computed_is_refused_by_name),
         cmocka_unit_test(mimo_and_pangu_are_known_decoders_by_other_names),
         cmocka_unit_test(a_command_r_has_a_rope_everywhere_and_the_context_of_its_own_key),
+        cmocka_unit_test(every_fourth_layer_of_cwm_sees_everything_from_the_first_on),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

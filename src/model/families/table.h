@@ -10,6 +10,7 @@
     family("bamba", "BambaForCausalLM", describe_bamba)                                            \
     family("cohere", "CohereForCausalLM", describe_cohere)                                         \
     family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
+    family("cwm", "CwmForCausalLM", describe_cwm)                                                  \
     family("deepseek_v2", "DeepseekV2ForCausalLM", describe_deepseek_v2)                           \
     family("deepseek_v3", "DeepseekV3ForCausalLM", describe_deepseek_v3)                           \
     family("dots1", "Dots1ForCausalLM", describe_dots1)                                            \
