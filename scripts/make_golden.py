@@ -510,6 +510,10 @@ MODELS = {
         SMALL, num_hidden_layers=5, head_dim=24, sliding_window=24, rope_parameters=dict(
             rope_type="llama3", rope_theta=1000000.0, factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=64)), 299, None),
+    "ministral_bf16": ("ministral", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, sliding_window=24,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=100000000.0)), 298, None),
 }
 
 

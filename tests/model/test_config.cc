@@ -1192,6 +1192,15 @@ void every_fourth_layer_of_cwm_sees_everything_from_the_first_on(void **) {
     assert_true(listed.layers[0].feed_forward()->down.bias && !attention(listed).q.bias);
 }
 
+void ministral_is_mistral_whose_layer_types_count(void **) {
+    const Model model = must_load(family("ministral", R"("sliding_window": 32,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"])"));
+    assert_true(attention(model, 0).window == 0 && attention(model, 1).window == 32 &&
+                attention(model, 2).window == 32);
+    assert_int_equal(attention(must_load(family("ministral", ""))).window, 4096);
+    assert_true(tensors_of(model) == tensors_of(must_load(family("mistral", ""))));
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1820,6 +1829,7 @@ int main() {
         cmocka_unit_test(mimo_and_pangu_are_known_decoders_by_other_names),
         cmocka_unit_test(a_command_r_has_a_rope_everywhere_and_the_context_of_its_own_key),
         cmocka_unit_test(every_fourth_layer_of_cwm_sees_everything_from_the_first_on),
+        cmocka_unit_test(ministral_is_mistral_whose_layer_types_count),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

@@ -44,6 +44,7 @@
     family("llama4_text", "Llama4ForCausalLM", describe_llama4)                                    \
     family("mimo", "MiMoForCausalLM", describe_mimo)                                               \
     family("minimax_m2", "MiniMaxM2ForCausalLM", describe_minimax_m2)                              \
+    family("ministral", "MinistralForCausalLM", describe_mistral)                                  \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
     family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
