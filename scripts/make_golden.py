@@ -514,6 +514,9 @@ MODELS = {
         SMALL, num_hidden_layers=3, head_dim=24, sliding_window=24,
         layer_types=["full_attention", "sliding_attention", "sliding_attention"],
         rope_parameters=dict(rope_type="default", rope_theta=100000000.0)), 298, None),
+    "hyperclovax_bf16": ("hyperclovax", "bfloat16", "type", dict(
+        SMALL, head_dim=24, attention_multiplier=0.11, embedding_multiplier=9.0, residual_multiplier=0.6,
+        logits_scaling=0.8, rope_parameters=dict(rope_type="default", rope_theta=100000000.0)), 299, None),
 }
 
 
@@ -994,8 +997,8 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
-            "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
+FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite",
+            "hyperclovax", "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
             "smollm3", "starcoder2"]
 
 

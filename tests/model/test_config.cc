@@ -1201,6 +1201,24 @@ void ministral_is_mistral_whose_layer_types_count(void **) {
     assert_true(tensors_of(model) == tensors_of(must_load(family("mistral", ""))));
 }
 
+void hyperclovax_is_granite_with_norms_after_the_sublayers(void **) {
+    const Model model = must_load(family("hyperclovax", R"("logits_scaling": 0.125,
+        "attention_multiplier": 0.25, "embedding_multiplier": 10, "residual_multiplier": 0.5)"));
+    assert_true(model.logits_scale == 0.125F && model.embedding_scale == 10);
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const Layer &layer = model.layers[i];
+        const std::string prefix = "model.layers." + std::to_string(i) + ".";
+        assert_true(layer.residual_scale == 0.5F && attention(model, i).scale == 0.25);
+        assert_true(layer.before_attention && layer.before_feed_forward);
+        assert_true(layer.after_attention.weight.name == prefix + "post_norm1.weight");
+        assert_true(layer.after_feed_forward.weight.name == prefix + "post_norm2.weight");
+    }
+    const Model plain =
+        must_load(family("hyperclovax", R"("use_post_norm": false, "attention_multiplier": null)"));
+    assert_true(!plain.layers[0].after_attention && !plain.layers[2].after_feed_forward);
+    assert_true(attention(plain).scale == 0.25 && plain.logits_scale == 1); // heads of 16
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1830,6 +1848,7 @@ int main() {
         cmocka_unit_test(a_command_r_has_a_rope_everywhere_and_the_context_of_its_own_key),
         cmocka_unit_test(every_fourth_layer_of_cwm_sees_everything_from_the_first_on),
         cmocka_unit_test(ministral_is_mistral_whose_layer_types_count),
+        cmocka_unit_test(hyperclovax_is_granite_with_norms_after_the_sublayers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),
