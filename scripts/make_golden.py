@@ -517,6 +517,14 @@ MODELS = {
     "hyperclovax_bf16": ("hyperclovax", "bfloat16", "type", dict(
         SMALL, head_dim=24, attention_multiplier=0.11, embedding_multiplier=9.0, residual_multiplier=0.6,
         logits_scaling=0.8, rope_parameters=dict(rope_type="default", rope_theta=100000000.0)), 299, None),
+    "qwen3_vl_moe_bf16": ("qwen3_vl_moe", "bfloat16", "new", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=3, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40,
+            mlp_only_layers=[1], tie_word_embeddings=False, rope_parameters=dict(
+                rope_type="default", rope_theta=500000.0, mrope_section=[4, 4, 4], mrope_interleaved=True)),
+        vision_config=dict(depth=1, hidden_size=16, num_heads=1, intermediate_size=16,
+                           out_hidden_size=64, patch_size=14, num_position_embeddings=16,
+                           deepstack_visual_indexes=[0]), tie_word_embeddings=False), 299, None),
 }
 
 
@@ -820,6 +828,8 @@ def make_model(name, seed, output):
     model.save_pretrained(directory, **({"max_shard_size": f"{shard_kb}KB"} if shard_kb else {}))
     if spelling == "hub":
         add_unread_tensors(model, os.path.join(directory, "model.safetensors"))
+    if model_type == "qwen3_vl_moe":
+        golden_pictures.transpose_experts(os.path.join(directory, "model.safetensors"))
     if spelling == "stacked":
         stack_experts(os.path.join(directory, "model.safetensors"))
     if spelling == "each":

@@ -1219,6 +1219,28 @@ void hyperclovax_is_granite_with_norms_after_the_sublayers(void **) {
     assert_true(attention(plain).scale == 0.25 && plain.logits_scale == 1); // heads of 16
 }
 
+void experts_of_qwen3_vl_are_transposed_stacks_whose_weights_sum_to_one(void **) {
+    const Model model = must_load(R"({"model_type": "qwen3_vl_moe", "text_config": {)" +
+                                  std::string(small) + R"(, "num_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 40, "mlp_only_layers": [1],
+        "norm_topk_prob": false}})");
+    assert_true(model.layers[1].experts() == nullptr && model.layers[1].feed_forward() != nullptr);
+    for (const size_t i : {0, 2}) {
+        const Experts &experts = *model.layers[i].experts();
+        const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.";
+        assert_true(experts.router.normalised && experts.router.chosen == 2);
+        assert_true(experts.router.weight.values.name == prefix + "gate.weight");
+        const FeedForward &last = experts.each[5];
+        assert_true(last.up.values.name == prefix + "experts.gate_up_proj");
+        assert_true(last.up.values.stored_transposed && last.down.values.stored_transposed);
+        assert_true(last.gate.values.first_row == 5 * 80 &&
+                    last.up.values.first_row == 5 * 80 + 40);
+        assert_true(last.down.values.name == prefix + "experts.down_proj" &&
+                    last.down.values.first_row == 5 * 64);
+    }
+    assert_true(attention(model).q_norm && !model.tied);
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1849,6 +1871,7 @@ int main() {
         cmocka_unit_test(every_fourth_layer_of_cwm_sees_everything_from_the_first_on),
         cmocka_unit_test(ministral_is_mistral_whose_layer_types_count),
         cmocka_unit_test(hyperclovax_is_granite_with_norms_after_the_sublayers),
+        cmocka_unit_test(experts_of_qwen3_vl_are_transposed_stacks_whose_weights_sum_to_one),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

@@ -70,6 +70,7 @@
     family("qwen3_moe", "Qwen3MoeForCausalLM", describe_qwen3_moe)                                 \
     family("qwen3_next", "Qwen3NextForCausalLM", describe_qwen3_next)                              \
     family("qwen3_vl", "Qwen3VLForConditionalGeneration", describe_qwen3_vl)                       \
+    family("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", describe_qwen3_vl_moe)            \
     family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
     family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \
     family("starcoder2", "Starcoder2ForCausalLM", describe_starcoder2)
