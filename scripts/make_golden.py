@@ -525,6 +525,10 @@ MODELS = {
         vision_config=dict(depth=1, hidden_size=16, num_heads=1, intermediate_size=16,
                            out_hidden_size=64, patch_size=14, num_position_embeddings=16,
                            deepstack_visual_indexes=[0]), tie_word_embeddings=False), 299, None),
+    "exaone_moe_bf16": ("exaone_moe", "bfloat16", "hub", dict(
+        SMALL, num_hidden_layers=4, head_dim=24, sliding_window=24, num_experts=8, num_experts_per_tok=3, n_group=4,
+        topk_group=2, moe_intermediate_size=24, num_shared_experts=2, first_k_dense_replace=1,
+        routed_scaling_factor=1.7), [298, 299], None),
 }
 
 
@@ -757,7 +761,7 @@ def add_unread_tensors(model, path):
     """Layers that share others' keys and values have tensors for their own in published files; hybrids have
     heads that predict further tokens."""
     text = model.config.get_text_config()
-    if model.config.model_type.startswith((*HYBRIDS, "nemotron_h")):
+    if model.config.model_type.startswith((*HYBRIDS, "nemotron_h", "exaone_moe")):
         tensors = load_file(path)
         tensors["mtp.fc.weight"] = torch.ones(2)
         save_file(tensors, path, metadata={"format": "pt"})

@@ -1241,6 +1241,34 @@ void experts_of_qwen3_vl_are_transposed_stacks_whose_weights_sum_to_one(void **)
     assert_true(attention(model).q_norm && !model.tied);
 }
 
+void k_exaone_has_experts_where_either_key_says(void **) {
+    const std::string experts = R"("num_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "num_shared_experts": 2, "sliding_window": 32)";
+    const Model model = must_load(family("exaone_moe", experts));
+    assert_true(model.layers[0].experts() == nullptr);
+    for (const size_t i : {1, 2}) {
+        const SharedExperts &both = *model.layers[i].shared();
+        const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.";
+        const Router &router = both.experts.router;
+        assert_true(router.kind == RouterKind::sigmoid && router.normalised);
+        assert_true(router.scale == 2.5F && router.chosen == 2 && both.shared.width == 48);
+        assert_true(router.correction.name == prefix + "e_score_correction_bias");
+        assert_true(both.shared.up.values.name == prefix + "shared_experts.up_proj.weight");
+    }
+    for (const Layer &layer : model.layers) {
+        assert_true(layer.before_attention && layer.before_feed_forward && !layer.after_attention);
+        assert_true(layer.attention()->window == 32 && layer.attention()->rope == 0);
+    }
+    const Model listed = must_load(
+        family("exaone_moe", experts + R"(, "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "sliding_window_pattern": "LLG")"));
+    assert_true(listed.layers[0].experts() != nullptr && listed.layers[1].experts() == nullptr);
+    assert_true(attention(listed, 2).window == 0 && attention(listed, 2).rope == -1);
+    must_fail(family("exaone_moe", experts + R"(, "mlp_layer_types": ["dense", "dense", "none"])"),
+              BATCHLLM_ERROR_UNSUPPORTED, {"mlp_layer_types[2]"});
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1872,6 +1900,7 @@ int main() {
         cmocka_unit_test(ministral_is_mistral_whose_layer_types_count),
         cmocka_unit_test(hyperclovax_is_granite_with_norms_after_the_sublayers),
         cmocka_unit_test(experts_of_qwen3_vl_are_transposed_stacks_whose_weights_sum_to_one),
+        cmocka_unit_test(k_exaone_has_experts_where_either_key_says),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

@@ -17,6 +17,7 @@
     family("ernie4_5", "Ernie4_5ForCausalLM", describe_ernie4_5)                                   \
     family("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", describe_ernie4_5_moe)                       \
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
+    family("exaone_moe", "ExaoneMoeForCausalLM", describe_exaone_moe)                              \
     family("falcon_h1", "FalconH1ForCausalLM", describe_falcon_h1)                                 \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
     family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
