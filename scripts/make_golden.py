@@ -529,6 +529,10 @@ MODELS = {
         SMALL, num_hidden_layers=4, head_dim=24, sliding_window=24, num_experts=8, num_experts_per_tok=3, n_group=4,
         topk_group=2, moe_intermediate_size=24, num_shared_experts=2, first_k_dense_replace=1,
         routed_scaling_factor=1.7), [298, 299], None),
+    "solar_open_bf16": ("solar_open", "bfloat16", "type", dict(
+        SMALL, head_dim=24, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, n_shared_experts=1,
+        routed_scaling_factor=1.3, rope_parameters=dict(
+            rope_type="yarn", rope_theta=1000000.0, factor=2.0, original_max_position_embeddings=64)), 299, None),
 }
 
 

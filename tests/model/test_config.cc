@@ -1269,6 +1269,22 @@ void k_exaone_has_experts_where_either_key_says(void **) {
               BATCHLLM_ERROR_UNSUPPORTED, {"mlp_layer_types[2]"});
 }
 
+void every_layer_of_solar_open_has_experts(void **) {
+    const Model model = must_load(family("solar_open", R"("n_routed_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 24, "attention_bias": true)"));
+    for (const Layer &layer : model.layers) {
+        assert_true(layer.experts()->each.size() == 6 && layer.shared()->shared.width == 24);
+        assert_true(layer.experts()->router.normalised && layer.experts()->router.scale == 1);
+        assert_true(layer.attention()->q.bias && !layer.attention()->o.bias);
+        assert_true(!layer.attention()->q_norm && layer.attention()->head_dim == 128);
+    }
+    must_load(family("solar_open", R"("partial_rotary_factor": 1.0, "use_qk_norm": false)"));
+    must_fail(family("solar_open", R"("use_qk_norm": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"use_qk_norm"});
+    must_fail(family("solar_open", R"("partial_rotary_factor": 0.5)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"partial_rotary_factor"});
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1901,6 +1917,7 @@ int main() {
         cmocka_unit_test(hyperclovax_is_granite_with_norms_after_the_sublayers),
         cmocka_unit_test(experts_of_qwen3_vl_are_transposed_stacks_whose_weights_sum_to_one),
         cmocka_unit_test(k_exaone_has_experts_where_either_key_says),
+        cmocka_unit_test(every_layer_of_solar_open_has_experts),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

@@ -74,5 +74,6 @@
     family("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", describe_qwen3_vl_moe)            \
     family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
     family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \
+    family("solar_open", "SolarOpenForCausalLM", describe_solar_open)                              \
     family("starcoder2", "Starcoder2ForCausalLM", describe_starcoder2)
 // clang-format on
