@@ -533,6 +533,9 @@ MODELS = {
         SMALL, head_dim=24, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, n_shared_experts=1,
         routed_scaling_factor=1.3, rope_parameters=dict(
             rope_type="yarn", rope_theta=1000000.0, factor=2.0, original_max_position_embeddings=64)), 299, None),
+    "hy_v3_bf16": ("hy_v3", "bfloat16", "hub", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+        num_shared_experts=1, router_scaling_factor=1.6), 298, None),
 }
 
 
@@ -769,7 +772,7 @@ def add_unread_tensors(model, path):
         tensors = load_file(path)
         tensors["mtp.fc.weight"] = torch.ones(2)
         save_file(tensors, path, metadata={"format": "pt"})
-    if model.config.model_type == "deepseek_v3":
+    if model.config.model_type in ("deepseek_v3", "hy_v3"):
         tensors = load_file(path)
         tensors[f"model.layers.{text.num_hidden_layers}.eh_proj.weight"] = torch.ones(2)
         save_file(tensors, path, metadata={"format": "pt"})

@@ -1285,6 +1285,27 @@ void every_layer_of_solar_open_has_experts(void **) {
               {"partial_rotary_factor"});
 }
 
+void experts_of_hy3_have_the_names_of_its_checkpoints(void **) {
+    const std::string experts = R"("num_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "router_scaling_factor": 1.5)";
+    const Model model = must_load(family("hy_v3", experts));
+    assert_true(model.layers[0].experts() == nullptr && attention(model).q_norm);
+    for (const size_t i : {1, 2}) {
+        const SharedExperts &both = *model.layers[i].shared();
+        const Router &router = both.experts.router;
+        const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.";
+        assert_true(router.kind == RouterKind::sigmoid && router.normalised);
+        assert_true(router.scale == 1.5F && router.chosen == 2);
+        assert_true(router.weight.values.name == prefix + "router.gate.weight");
+        assert_true(router.correction.name == prefix + "expert_bias");
+        assert_true(both.shared.gate.values.name == prefix + "shared_mlp.gate_proj.weight");
+        assert_true(both.experts.each[5].down.values.name == prefix + "experts.5.down_proj.weight");
+    }
+    assert_true(model.passed_over == std::vector<std::string>{"model.layers.3."});
+    must_fail(family("hy_v3", experts + R"(, "mlp_bias": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"mlp_bias"});
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1918,6 +1939,7 @@ int main() {
         cmocka_unit_test(experts_of_qwen3_vl_are_transposed_stacks_whose_weights_sum_to_one),
         cmocka_unit_test(k_exaone_has_experts_where_either_key_says),
         cmocka_unit_test(every_layer_of_solar_open_has_experts),
+        cmocka_unit_test(experts_of_hy3_have_the_names_of_its_checkpoints),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

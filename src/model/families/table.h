@@ -35,6 +35,7 @@
     family("granitemoeshared", "GraniteMoeSharedForCausalLM", describe_granite_moe_shared)         \
     family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", describe_hunyuan_dense)                \
     family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", describe_hunyuan_moe)                      \
+    family("hy_v3", "HYV3ForCausalLM", describe_hy_v3)                                             \
     family("hyperclovax", "HyperCLOVAXForCausalLM", describe_hyperclovax)                          \
     family("kimi_k2", "DeepseekV3ForCausalLM", describe_deepseek_v3)                               \
     family("kimi_linear", "KimiLinearForCausalLM", describe_kimi_linear)                           \
