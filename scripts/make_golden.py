@@ -536,6 +536,9 @@ MODELS = {
     "hy_v3_bf16": ("hy_v3", "bfloat16", "hub", dict(
         SMALL, num_hidden_layers=3, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
         num_shared_experts=1, router_scaling_factor=1.6), 298, None),
+    "nemotron_bf16": ("nemotron", "bfloat16", "type", dict(
+        SMALL, head_dim=24, intermediate_size=80, rope_parameters=dict(
+            rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), 299, None),
 }
 
 
@@ -577,6 +580,8 @@ def fill_weights(model, seed, tied):
                     elif "post_" in name:
                         values *= 0.4
                     values -= not model.config.model_type.startswith("gemma4")
+                if model.config.model_type == "nemotron":
+                    values -= 1
                 if model.config.model_type.startswith(HYBRIDS) and "linear_attn" not in name:
                     values -= 1  # they add one
             elif name.endswith("e_score_correction_bias"):
@@ -701,7 +706,7 @@ def respell_rope(config, spelling):
     kind = rope.pop("rope_type")
     if "original_max_position_embeddings" in config:
         rope.pop("original_max_position_embeddings", None)
-    if config["model_type"] in ("phi3", "glm", "bamba"):
+    if config["model_type"] in ("phi3", "glm", "bamba", "nemotron"):
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
 

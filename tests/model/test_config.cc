@@ -1306,6 +1306,69 @@ void experts_of_hy3_have_the_names_of_its_checkpoints(void **) {
               {"mlp_bias"});
 }
 
+void norms_of_nemotron_add_one_to_their_weight(void **) {
+    const Model model = must_load(family("nemotron", R"("norm_eps": 0.01)"));
+    for (const Layer &layer : model.layers) {
+        for (const Norm *norm : {&layer.before_attention, &layer.before_feed_forward}) {
+            assert_true(norm->kind == NormKind::layer && norm->offset == 1 && norm->bias);
+            assert_true(norm->epsilon == 0.01F);
+        }
+        assert_true(!layer.feed_forward()->gate && !layer.feed_forward()->up.bias);
+        assert_true(layer.feed_forward()->activation == Activation::relu_squared);
+    }
+    assert_true(model.final_norm.offset == 1 && model.ropes[0].dims() == 8); // of 16
+    const Model biased = must_load(family(
+        "nemotron", R"("attention_bias": true, "mlp_bias": true, "partial_rotary_factor": 1.0)"));
+    assert_true(attention(biased).o.bias && biased.layers[0].feed_forward()->up.bias);
+    assert_int_equal(biased.ropes[0].dims(), 16);
+    // transformers' class has no number of key and value heads by default; this is all it could be.
+    const Model plain = must_load(R"({"model_type": "nemotron"})");
+    assert_true(plain.hidden == 6144 && attention(plain).kv_heads == 48 && plain.bos_token == 2);
+    assert_true(plain.eos_tokens == std::vector<int32_t>{3} && plain.vocabulary == 256000);
+    assert_true(plain.layers.size() == 32 && plain.max_positions == 4096 && !plain.tied);
+    assert_int_equal(plain.layers[0].feed_forward()->width, 24576);
+}
+
+void defaults_of_later_families_with_experts_are_those_of_transformers(void **) {
+    struct Case {
+        const char *type;
+        int32_t vocabulary, hidden, width, heads, kv_heads, head_dim, positions;
+        size_t layers, dense, experts;
+        int32_t chosen, expert_width;
+        float scale;
+        double theta;
+    };
+    for (const Case &c : {
+             Case{"exaone_moe", 102400, 4096, 16384, 32, 32, 128, 2048, 32, 1, 64, 8, 1024, 2.5F,
+                  10000},
+             Case{"hy_v3", 120832, 4096, 13312, 64, 8, 128, 131072, 80, 1, 192, 8, 1536, 2.826F,
+                  11158840},
+             Case{"solar_open", 196608, 4096, 0, 64, 8, 128, 131072, 48, 0, 128, 8, 1280, 1,
+                  1000000},
+         }) {
+        const Model model = must_load(std::string(R"({"model_type": ")") + c.type + "\"}");
+        assert_true(model.vocabulary == c.vocabulary && model.hidden == c.hidden);
+        assert_true(model.layers.size() == c.layers && model.max_positions == c.positions);
+        assert_true(model.final_norm.epsilon == 1e-5F && !model.tied);
+        const Attention a = attention(model);
+        assert_true(a.heads == c.heads && a.kv_heads == c.kv_heads && a.head_dim == c.head_dim);
+        assert_int_equal(a.window, std::string(c.type) == "exaone_moe" ? 4096 : 0);
+        RopeConfig rope;
+        rope.theta = c.theta;
+        assert_true(turns_as(model, rope));
+        for (size_t i = 0; i < c.layers; ++i) {
+            assert_true((model.layers[i].experts() != nullptr) == (i >= c.dense));
+        }
+        if (c.dense > 0) assert_int_equal(model.layers[0].feed_forward()->width, c.width);
+        const SharedExperts &both = *model.layers.back().shared();
+        assert_true(both.experts.each.size() == c.experts && both.shared.width == c.expert_width);
+        assert_true(both.experts.each[0].width == c.expert_width);
+        const Router &router = both.experts.router;
+        assert_true(router.chosen == c.chosen && router.scale == c.scale && router.normalised);
+        assert_true(router.groups == 1 && router.kind == RouterKind::sigmoid);
+    }
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1711,7 +1774,7 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
     const int32_t code = BATCHLLM_ERROR_UNSUPPORTED;
     must_fail(R"({"model_type": "gemma"})", code, {"model_type", "gemma"});
     // Other families of layers with a state.
-    for (const std::string type : {"jamba", "mamba2", "nemotron", "zamba2"}) {
+    for (const std::string type : {"jamba", "mamba2", "zamba2"}) {
         must_fail("{\"model_type\": \"" + type + "\"}", code,
                   {"model_type", type, "this version runs"});
     }
@@ -1940,6 +2003,8 @@ int main() {
         cmocka_unit_test(k_exaone_has_experts_where_either_key_says),
         cmocka_unit_test(every_layer_of_solar_open_has_experts),
         cmocka_unit_test(experts_of_hy3_have_the_names_of_its_checkpoints),
+        cmocka_unit_test(norms_of_nemotron_add_one_to_their_weight),
+        cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

@@ -53,6 +53,7 @@
     family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
     family("mistral4", "Mistral4ForCausalLM", describe_mistral4)                                   \
     family("mixtral", "MixtralForCausalLM", describe_mixtral)                                      \
+    family("nemotron", "NemotronForCausalLM", describe_nemotron)                                   \
     family("nemotron_h", "NemotronHForCausalLM", describe_nemotron_h)                              \
     family("olmo2", "Olmo2ForCausalLM", describe_olmo2)                                            \
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
