@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 
 NEW_TOKENS = 12
@@ -80,6 +80,11 @@ PICTURES = {
         text_config=dict(TEXT, bos_token_id=None, eos_token_id=None,
                          rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3])),
         vision_config=dict(depth=3, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=2, patch_size=8))),
+    "qwen3_vl_moe_pictures": ("qwen", "qwen3_vl_moe", dict(
+        text_config=dict(TEXT, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                         tie_word_embeddings=False, rope_parameters=interleaved(6, 3, 3)),
+        vision_config=dict(QWEN_VISION, num_position_embeddings=36, deepstack_visual_indexes=[0, 2]),
+        tie_word_embeddings=False)),
 }
 
 SIZES = [(40, 40), (90, 33), (30, 117), (64, 50)]  # width, height
@@ -316,6 +321,15 @@ def check_against_generate(kind, model, prompt, pictures, row, ends):
     assert made == row["tokens"], (made, row)
 
 
+def transpose_experts(path):
+    """Qwen3-VL's stacks of experts with rows and columns the other way round, as they are published. transformers turns
+    them back where it reads them."""
+    tensors = load_file(path)
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def make_pictures(name, seed, output, fill_weights):
     kind_name, model_type, settings = PICTURES[name]
     directory = os.path.join(output, name)
@@ -348,6 +362,8 @@ def make_pictures(name, seed, output, fill_weights):
         fill_tower(model, [seed, attempt, 1])
         model = model.to(torch.bfloat16)
         model.save_pretrained(directory)
+        if model_type == "qwen3_vl_moe":
+            transpose_experts(os.path.join(directory, "model.safetensors"))
         reference = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
         rows = []
         with torch.no_grad():

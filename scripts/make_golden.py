@@ -504,6 +504,41 @@ MODELS = {
         vision_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1,
                            image_size=28, patch_size=14, vision_output_dim=16, projector_input_dim=16,
                            projector_output_dim=16)), 299, None),
+    "cohere_bf16": ("cohere", "bfloat16", "type", dict(
+        SMALL, logit_scale=0.6, rope_parameters=dict(rope_type="default", rope_theta=8000000.0)), 299, None),
+    "cwm_bf16": ("cwm", "bfloat16", "rope_type", dict(
+        SMALL, num_hidden_layers=5, head_dim=24, sliding_window=24, rope_parameters=dict(
+            rope_type="llama3", rope_theta=1000000.0, factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64)), 299, None),
+    "ministral_bf16": ("ministral", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, sliding_window=24,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        rope_parameters=dict(rope_type="default", rope_theta=100000000.0)), 298, None),
+    "hyperclovax_bf16": ("hyperclovax", "bfloat16", "type", dict(
+        SMALL, head_dim=24, attention_multiplier=0.11, embedding_multiplier=9.0, residual_multiplier=0.6,
+        logits_scaling=0.8, rope_parameters=dict(rope_type="default", rope_theta=100000000.0)), 299, None),
+    "qwen3_vl_moe_bf16": ("qwen3_vl_moe", "bfloat16", "new", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=3, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40,
+            mlp_only_layers=[1], tie_word_embeddings=False, rope_parameters=dict(
+                rope_type="default", rope_theta=500000.0, mrope_section=[4, 4, 4], mrope_interleaved=True)),
+        vision_config=dict(depth=1, hidden_size=16, num_heads=1, intermediate_size=16,
+                           out_hidden_size=64, patch_size=14, num_position_embeddings=16,
+                           deepstack_visual_indexes=[0]), tie_word_embeddings=False), 299, None),
+    "exaone_moe_bf16": ("exaone_moe", "bfloat16", "hub", dict(
+        SMALL, num_hidden_layers=4, head_dim=24, sliding_window=24, num_experts=8, num_experts_per_tok=3, n_group=4,
+        topk_group=2, moe_intermediate_size=24, num_shared_experts=2, first_k_dense_replace=1,
+        routed_scaling_factor=1.7), [298, 299], None),
+    "solar_open_bf16": ("solar_open", "bfloat16", "type", dict(
+        SMALL, head_dim=24, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, n_shared_experts=1,
+        routed_scaling_factor=1.3, rope_parameters=dict(
+            rope_type="yarn", rope_theta=1000000.0, factor=2.0, original_max_position_embeddings=64)), 299, None),
+    "hy_v3_bf16": ("hy_v3", "bfloat16", "hub", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+        num_shared_experts=1, router_scaling_factor=1.6), 298, None),
+    "nemotron_bf16": ("nemotron", "bfloat16", "type", dict(
+        SMALL, head_dim=24, intermediate_size=80, rope_parameters=dict(
+            rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), 299, None),
 }
 
 
@@ -545,6 +580,8 @@ def fill_weights(model, seed, tied):
                     elif "post_" in name:
                         values *= 0.4
                     values -= not model.config.model_type.startswith("gemma4")
+                if model.config.model_type == "nemotron":
+                    values -= 1
                 if model.config.model_type.startswith(HYBRIDS) and "linear_attn" not in name:
                     values -= 1  # they add one
             elif name.endswith("e_score_correction_bias"):
@@ -589,7 +626,7 @@ def respell(path, spelling):
     """Rewrites config.json with the keys that models published before transformers 5 have."""
     with open(path) as file:
         config = json.load(file)
-    if config["model_type"] in ("glm", "glm4"):
+    if config["model_type"] in ("glm", "glm4", "cwm"):
         config["eos_token_id"] = None  # their class puts its own ids, beyond this vocabulary
         write_config(config, path)
     if spelling in ("new", "stacked"):
@@ -669,7 +706,7 @@ def respell_rope(config, spelling):
     kind = rope.pop("rope_type")
     if "original_max_position_embeddings" in config:
         rope.pop("original_max_position_embeddings", None)
-    if config["model_type"] in ("phi3", "glm", "bamba"):
+    if config["model_type"] in ("phi3", "glm", "bamba", "nemotron"):
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
 
@@ -736,11 +773,11 @@ def add_unread_tensors(model, path):
     """Layers that share others' keys and values have tensors for their own in published files; hybrids have
     heads that predict further tokens."""
     text = model.config.get_text_config()
-    if model.config.model_type.startswith((*HYBRIDS, "nemotron_h")):
+    if model.config.model_type.startswith((*HYBRIDS, "nemotron_h", "exaone_moe")):
         tensors = load_file(path)
         tensors["mtp.fc.weight"] = torch.ones(2)
         save_file(tensors, path, metadata={"format": "pt"})
-    if model.config.model_type == "deepseek_v3":
+    if model.config.model_type in ("deepseek_v3", "hy_v3"):
         tensors = load_file(path)
         tensors[f"model.layers.{text.num_hidden_layers}.eh_proj.weight"] = torch.ones(2)
         save_file(tensors, path, metadata={"format": "pt"})
@@ -807,6 +844,8 @@ def make_model(name, seed, output):
     model.save_pretrained(directory, **({"max_shard_size": f"{shard_kb}KB"} if shard_kb else {}))
     if spelling == "hub":
         add_unread_tensors(model, os.path.join(directory, "model.safetensors"))
+    if model_type == "qwen3_vl_moe":
+        golden_pictures.transpose_experts(os.path.join(directory, "model.safetensors"))
     if spelling == "stacked":
         stack_experts(os.path.join(directory, "model.safetensors"))
     if spelling == "each":
@@ -984,8 +1023,8 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["arcee", "cohere2", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite", "llama",
-            "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
+FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite",
+            "hyperclovax", "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
             "smollm3", "starcoder2"]
 
 

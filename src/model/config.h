@@ -187,6 +187,9 @@ Status check_experts(const JsonValue &config, std::initializer_list<std::string_
 // Reads a router's groups of experts ("n_group", "topk_group"), whose defaults it has.
 Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *router,
                    const char *groups_key = "n_group");
+// Which layers have experts: those that "mlp_layer_types" calls sparse or, without that key, all from
+// "first_k_dense_replace" on, which is 1 if absent.
+Result<std::vector<bool>> read_layers_with_experts(const JsonValue &config, size_t layers);
 // A sigmoid router with such groups and a scale ("routed_scaling_factor"), as in several families;
 // `otherwise`: the defaults.
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,

@@ -100,6 +100,24 @@ Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *
               " experts");
 }
 
+Result<std::vector<bool>> read_layers_with_experts(const JsonValue &config, size_t layers) {
+    ASSIGN_OR_RETURN(const int32_t dense,
+                     read_count_or_zero(config, "first_k_dense_replace", 1, 4096));
+    std::vector<bool> sparse(layers);
+    for (size_t i = 0; i < layers; ++i) sparse[i] = i >= static_cast<size_t>(dense);
+    const auto types = config.given("mlp_layer_types");
+    if (!types) return sparse;
+    ASSIGN_OR_RETURN(const auto list, read_layer_types(*types, layers, "mlp_layer_types"));
+    for (size_t i = 0; i < layers; ++i) {
+        ASSIGN_OR_RETURN(const std::string type, list[i].string());
+        if (type != "dense" && type != "sparse") {
+            return list[i].unsupported("only dense and sparse are supported");
+        }
+        sparse[i] = type == "sparse";
+    }
+    return sparse;
+}
+
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,
                                    Router otherwise) {
     Router router = std::move(otherwise);

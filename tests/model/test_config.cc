@@ -180,7 +180,8 @@ void absent_keys_have_the_defaults_of_transformers(void **) {
         assert_true(got.layers[0].feed_forward()->activation ==
                     *read_activation(e, "activation", Activation::clamped_swiglu));
         assert_int_equal(got.tied, *e.at("tie_word_embeddings")->boolean());
-        if (type != "ministral3") check_rope_theta(got, e); // YaRN by default
+        // YaRN and llama3 by default
+        if (type != "ministral3" && type != "cwm") check_rope_theta(got, e);
         check_tensors(type, got, e);
         assert_false(got.dtype_stated);
     }
@@ -1143,6 +1144,231 @@ void mimo_and_pangu_are_known_decoders_by_other_names(void **) {
                 tensors_of(must_load(family("llama", ""))));
 }
 
+void a_command_r_has_a_rope_everywhere_and_the_context_of_its_own_key(void **) {
+    const Model model = must_load(family("cohere", R"("rope_theta": 8e6, "logit_scale": 0.5)"));
+    RopeConfig rope;
+    rope.theta = 8e6;
+    assert_true(model.ropes.size() == 1 && model.ropes[0].pairs &&
+                model.ropes[0].frequencies == rope_frequencies(rope, 16));
+    for (const Layer &layer : model.layers) {
+        assert_true(layer.parallel && layer.attention()->rope == 0 &&
+                    layer.attention()->window == 0 && !layer.before_feed_forward);
+        assert_true(layer.before_attention.kind == NormKind::layer && !layer.before_attention.bias);
+    }
+    assert_true(model.logits_scale == 0.5F && model.tied && model.max_positions == 256);
+    assert_int_equal(must_load(family("cohere", R"("model_max_length": 1024)")).max_positions,
+                     1024);
+    must_load(family("cohere", R"("use_qk_norm": false)"));
+    must_fail(family("cohere", R"("use_qk_norm": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"use_qk_norm", "each head"});
+}
+
+void every_fourth_layer_of_cwm_sees_everything_from_the_first_on(void **) {
+    const Model model = must_load(R"({"model_type": "cwm", "hidden_size": 64,
+        "num_attention_heads": 8, "vocab_size": 100, "num_hidden_layers": 6, "sliding_window": 32})");
+    for (size_t i = 0; i < 6; ++i) {
+        assert_int_equal(attention(model, i).window, i % 4 == 0 ? 0 : 32);
+        assert_int_equal(attention(model, i).rope, 0);
+    }
+    assert_true(model.eos_tokens.empty()); // all of the class's are beyond this vocabulary
+    RopeConfig rope;
+    rope.theta = 1e6;
+    rope.kind = RopeKind::llama3;
+    rope.factor = 16;
+    rope.low_freq_factor = 1;
+    rope.high_freq_factor = 4;
+    rope.original_max_positions = 8192;
+    assert_true(model.ropes[0].frequencies == rope_frequencies(rope, 128));
+    RopeConfig plain;
+    plain.theta = 5e5;
+    assert_true(
+        must_load(
+            family("cwm", R"("rope_parameters": {"rope_type": "default", "rope_theta": 5e5})"))
+            .ropes[0]
+            .frequencies == rope_frequencies(plain, 128));
+    const Model listed = must_load(family("cwm", R"("layer_types": ["sliding_attention",
+        "full_attention", "full_attention"], "mlp_bias": true)"));
+    assert_true(attention(listed, 0).window == 8192 && attention(listed, 1).window == 0);
+    assert_true(listed.layers[0].feed_forward()->down.bias && !attention(listed).q.bias);
+}
+
+void ministral_is_mistral_whose_layer_types_count(void **) {
+    const Model model = must_load(family("ministral", R"("sliding_window": 32,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"])"));
+    assert_true(attention(model, 0).window == 0 && attention(model, 1).window == 32 &&
+                attention(model, 2).window == 32);
+    assert_int_equal(attention(must_load(family("ministral", ""))).window, 4096);
+    assert_true(tensors_of(model) == tensors_of(must_load(family("mistral", ""))));
+}
+
+void hyperclovax_is_granite_with_norms_after_the_sublayers(void **) {
+    const Model model = must_load(family("hyperclovax", R"("logits_scaling": 0.125,
+        "attention_multiplier": 0.25, "embedding_multiplier": 10, "residual_multiplier": 0.5)"));
+    assert_true(model.logits_scale == 0.125F && model.embedding_scale == 10);
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const Layer &layer = model.layers[i];
+        const std::string prefix = "model.layers." + std::to_string(i) + ".";
+        assert_true(layer.residual_scale == 0.5F && attention(model, i).scale == 0.25);
+        assert_true(layer.before_attention && layer.before_feed_forward);
+        assert_true(layer.after_attention.weight.name == prefix + "post_norm1.weight");
+        assert_true(layer.after_feed_forward.weight.name == prefix + "post_norm2.weight");
+    }
+    const Model plain =
+        must_load(family("hyperclovax", R"("use_post_norm": false, "attention_multiplier": null)"));
+    assert_true(!plain.layers[0].after_attention && !plain.layers[2].after_feed_forward);
+    assert_true(attention(plain).scale == 0.25 && plain.logits_scale == 1); // heads of 16
+}
+
+void experts_of_qwen3_vl_are_transposed_stacks_whose_weights_sum_to_one(void **) {
+    const Model model = must_load(R"({"model_type": "qwen3_vl_moe", "text_config": {)" +
+                                  std::string(small) + R"(, "num_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 40, "mlp_only_layers": [1],
+        "norm_topk_prob": false}})");
+    assert_true(model.layers[1].experts() == nullptr && model.layers[1].feed_forward() != nullptr);
+    for (const size_t i : {0, 2}) {
+        const Experts &experts = *model.layers[i].experts();
+        const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.";
+        assert_true(experts.router.normalised && experts.router.chosen == 2);
+        assert_true(experts.router.weight.values.name == prefix + "gate.weight");
+        const FeedForward &last = experts.each[5];
+        assert_true(last.up.values.name == prefix + "experts.gate_up_proj");
+        assert_true(last.up.values.stored_transposed && last.down.values.stored_transposed);
+        assert_true(last.gate.values.first_row == 5 * 80 &&
+                    last.up.values.first_row == 5 * 80 + 40);
+        assert_true(last.down.values.name == prefix + "experts.down_proj" &&
+                    last.down.values.first_row == 5 * 64);
+    }
+    assert_true(attention(model).q_norm && !model.tied);
+}
+
+void k_exaone_has_experts_where_either_key_says(void **) {
+    const std::string experts = R"("num_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "num_shared_experts": 2, "sliding_window": 32)";
+    const Model model = must_load(family("exaone_moe", experts));
+    assert_true(model.layers[0].experts() == nullptr);
+    for (const size_t i : {1, 2}) {
+        const SharedExperts &both = *model.layers[i].shared();
+        const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.";
+        const Router &router = both.experts.router;
+        assert_true(router.kind == RouterKind::sigmoid && router.normalised);
+        assert_true(router.scale == 2.5F && router.chosen == 2 && both.shared.width == 48);
+        assert_true(router.correction.name == prefix + "e_score_correction_bias");
+        assert_true(both.shared.up.values.name == prefix + "shared_experts.up_proj.weight");
+    }
+    for (const Layer &layer : model.layers) {
+        assert_true(layer.before_attention && layer.before_feed_forward && !layer.after_attention);
+        assert_true(layer.attention()->window == 32 && layer.attention()->rope == 0);
+    }
+    const Model listed = must_load(
+        family("exaone_moe", experts + R"(, "mlp_layer_types": ["sparse", "dense", "sparse"],
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "sliding_window_pattern": "LLG")"));
+    assert_true(listed.layers[0].experts() != nullptr && listed.layers[1].experts() == nullptr);
+    assert_true(attention(listed, 2).window == 0 && attention(listed, 2).rope == -1);
+    must_fail(family("exaone_moe", experts + R"(, "mlp_layer_types": ["dense", "dense", "none"])"),
+              BATCHLLM_ERROR_UNSUPPORTED, {"mlp_layer_types[2]"});
+}
+
+void every_layer_of_solar_open_has_experts(void **) {
+    const Model model = must_load(family("solar_open", R"("n_routed_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 24, "attention_bias": true)"));
+    for (const Layer &layer : model.layers) {
+        assert_true(layer.experts()->each.size() == 6 && layer.shared()->shared.width == 24);
+        assert_true(layer.experts()->router.normalised && layer.experts()->router.scale == 1);
+        assert_true(layer.attention()->q.bias && !layer.attention()->o.bias);
+        assert_true(!layer.attention()->q_norm && layer.attention()->head_dim == 128);
+    }
+    must_load(family("solar_open", R"("partial_rotary_factor": 1.0, "use_qk_norm": false)"));
+    must_fail(family("solar_open", R"("use_qk_norm": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"use_qk_norm"});
+    must_fail(family("solar_open", R"("partial_rotary_factor": 0.5)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"partial_rotary_factor"});
+}
+
+void experts_of_hy3_have_the_names_of_its_checkpoints(void **) {
+    const std::string experts = R"("num_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "router_scaling_factor": 1.5)";
+    const Model model = must_load(family("hy_v3", experts));
+    assert_true(model.layers[0].experts() == nullptr && attention(model).q_norm);
+    for (const size_t i : {1, 2}) {
+        const SharedExperts &both = *model.layers[i].shared();
+        const Router &router = both.experts.router;
+        const std::string prefix = "model.layers." + std::to_string(i) + ".mlp.";
+        assert_true(router.kind == RouterKind::sigmoid && router.normalised);
+        assert_true(router.scale == 1.5F && router.chosen == 2);
+        assert_true(router.weight.values.name == prefix + "router.gate.weight");
+        assert_true(router.correction.name == prefix + "expert_bias");
+        assert_true(both.shared.gate.values.name == prefix + "shared_mlp.gate_proj.weight");
+        assert_true(both.experts.each[5].down.values.name == prefix + "experts.5.down_proj.weight");
+    }
+    assert_true(model.passed_over == std::vector<std::string>{"model.layers.3."});
+    must_fail(family("hy_v3", experts + R"(, "mlp_bias": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"mlp_bias"});
+}
+
+void norms_of_nemotron_add_one_to_their_weight(void **) {
+    const Model model = must_load(family("nemotron", R"("norm_eps": 0.01)"));
+    for (const Layer &layer : model.layers) {
+        for (const Norm *norm : {&layer.before_attention, &layer.before_feed_forward}) {
+            assert_true(norm->kind == NormKind::layer && norm->offset == 1 && norm->bias);
+            assert_true(norm->epsilon == 0.01F);
+        }
+        assert_true(!layer.feed_forward()->gate && !layer.feed_forward()->up.bias);
+        assert_true(layer.feed_forward()->activation == Activation::relu_squared);
+    }
+    assert_true(model.final_norm.offset == 1 && model.ropes[0].dims() == 8); // of 16
+    const Model biased = must_load(family(
+        "nemotron", R"("attention_bias": true, "mlp_bias": true, "partial_rotary_factor": 1.0)"));
+    assert_true(attention(biased).o.bias && biased.layers[0].feed_forward()->up.bias);
+    assert_int_equal(biased.ropes[0].dims(), 16);
+    // transformers' class has no number of key and value heads by default; this is all it could be.
+    const Model plain = must_load(R"({"model_type": "nemotron"})");
+    assert_true(plain.hidden == 6144 && attention(plain).kv_heads == 48 && plain.bos_token == 2);
+    assert_true(plain.eos_tokens == std::vector<int32_t>{3} && plain.vocabulary == 256000);
+    assert_true(plain.layers.size() == 32 && plain.max_positions == 4096 && !plain.tied);
+    assert_int_equal(plain.layers[0].feed_forward()->width, 24576);
+}
+
+void defaults_of_later_families_with_experts_are_those_of_transformers(void **) {
+    struct Case {
+        const char *type;
+        int32_t vocabulary, hidden, width, heads, kv_heads, head_dim, positions;
+        size_t layers, dense, experts;
+        int32_t chosen, expert_width;
+        float scale;
+        double theta;
+    };
+    for (const Case &c : {
+             Case{"exaone_moe", 102400, 4096, 16384, 32, 32, 128, 2048, 32, 1, 64, 8, 1024, 2.5F,
+                  10000},
+             Case{"hy_v3", 120832, 4096, 13312, 64, 8, 128, 131072, 80, 1, 192, 8, 1536, 2.826F,
+                  11158840},
+             Case{"solar_open", 196608, 4096, 0, 64, 8, 128, 131072, 48, 0, 128, 8, 1280, 1,
+                  1000000},
+         }) {
+        const Model model = must_load(std::string(R"({"model_type": ")") + c.type + "\"}");
+        assert_true(model.vocabulary == c.vocabulary && model.hidden == c.hidden);
+        assert_true(model.layers.size() == c.layers && model.max_positions == c.positions);
+        assert_true(model.final_norm.epsilon == 1e-5F && !model.tied);
+        const Attention a = attention(model);
+        assert_true(a.heads == c.heads && a.kv_heads == c.kv_heads && a.head_dim == c.head_dim);
+        assert_int_equal(a.window, std::string(c.type) == "exaone_moe" ? 4096 : 0);
+        RopeConfig rope;
+        rope.theta = c.theta;
+        assert_true(turns_as(model, rope));
+        for (size_t i = 0; i < c.layers; ++i) {
+            assert_true((model.layers[i].experts() != nullptr) == (i >= c.dense));
+        }
+        if (c.dense > 0) assert_int_equal(model.layers[0].feed_forward()->width, c.width);
+        const SharedExperts &both = *model.layers.back().shared();
+        assert_true(both.experts.each.size() == c.experts && both.shared.width == c.expert_width);
+        assert_true(both.experts.each[0].width == c.expert_width);
+        const Router &router = both.experts.router;
+        assert_true(router.chosen == c.chosen && router.scale == c.scale && router.normalised);
+        assert_true(router.groups == 1 && router.kind == RouterKind::sigmoid);
+    }
+}
+
 void null_key_value_heads_are_as_many_as_heads(void **) {
     assert_int_equal(
         attention(must_load(R"({"model_type": "mistral", "num_key_value_heads": null})")).kv_heads,
@@ -1548,7 +1774,7 @@ void models_that_are_not_computed_are_refused_by_name(void **) {
     const int32_t code = BATCHLLM_ERROR_UNSUPPORTED;
     must_fail(R"({"model_type": "gemma"})", code, {"model_type", "gemma"});
     // Other families of layers with a state.
-    for (const std::string type : {"jamba", "mamba2", "nemotron", "zamba2"}) {
+    for (const std::string type : {"jamba", "mamba2", "zamba2"}) {
         must_fail("{\"model_type\": \"" + type + "\"}", code,
                   {"model_type", type, "this version runs"});
     }
@@ -1769,6 +1995,16 @@ int main() {
         cmocka_unit_test(the_experts_of_gemma_4_need_their_keys),
         cmocka_unit_test(what_of_gemma_4_is_not_computed_is_refused_by_name),
         cmocka_unit_test(mimo_and_pangu_are_known_decoders_by_other_names),
+        cmocka_unit_test(a_command_r_has_a_rope_everywhere_and_the_context_of_its_own_key),
+        cmocka_unit_test(every_fourth_layer_of_cwm_sees_everything_from_the_first_on),
+        cmocka_unit_test(ministral_is_mistral_whose_layer_types_count),
+        cmocka_unit_test(hyperclovax_is_granite_with_norms_after_the_sublayers),
+        cmocka_unit_test(experts_of_qwen3_vl_are_transposed_stacks_whose_weights_sum_to_one),
+        cmocka_unit_test(k_exaone_has_experts_where_either_key_says),
+        cmocka_unit_test(every_layer_of_solar_open_has_experts),
+        cmocka_unit_test(experts_of_hy3_have_the_names_of_its_checkpoints),
+        cmocka_unit_test(norms_of_nemotron_add_one_to_their_weight),
+        cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),
         cmocka_unit_test(both_spellings_of_the_type_are_read),

@@ -139,21 +139,7 @@ Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t lay
     if (const auto every = config.given("moe_layer_freq"); every && !every->integer(1, 1).ok()) {
         return every->unsupported("only 1 is supported");
     }
-    ASSIGN_OR_RETURN(const int32_t dense,
-                     read_count_or_zero(config, "first_k_dense_replace", 1, 4096));
-    std::vector<bool> sparse(layers);
-    for (size_t i = 0; i < layers; ++i) sparse[i] = i >= static_cast<size_t>(dense);
-    const auto types = config.given("mlp_layer_types");
-    if (!types) return sparse;
-    ASSIGN_OR_RETURN(const auto list, read_layer_types(*types, layers, "mlp_layer_types"));
-    for (size_t i = 0; i < layers; ++i) {
-        ASSIGN_OR_RETURN(const std::string type, list[i].string());
-        if (type != "dense" && type != "sparse") {
-            return list[i].unsupported("only dense and sparse are supported");
-        }
-        sparse[i] = type == "sparse";
-    }
-    return sparse;
+    return read_layers_with_experts(config, layers);
 }
 
 Status set_experts_of_kimi(const JsonValue &config, Model *model) {

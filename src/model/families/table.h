@@ -8,13 +8,16 @@
     family("apertus", "ApertusForCausalLM", describe_apertus)                                      \
     family("arcee", "ArceeForCausalLM", describe_arcee)                                            \
     family("bamba", "BambaForCausalLM", describe_bamba)                                            \
+    family("cohere", "CohereForCausalLM", describe_cohere)                                         \
     family("cohere2", "Cohere2ForCausalLM", describe_cohere2)                                      \
+    family("cwm", "CwmForCausalLM", describe_cwm)                                                  \
     family("deepseek_v2", "DeepseekV2ForCausalLM", describe_deepseek_v2)                           \
     family("deepseek_v3", "DeepseekV3ForCausalLM", describe_deepseek_v3)                           \
     family("dots1", "Dots1ForCausalLM", describe_dots1)                                            \
     family("ernie4_5", "Ernie4_5ForCausalLM", describe_ernie4_5)                                   \
     family("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", describe_ernie4_5_moe)                       \
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
+    family("exaone_moe", "ExaoneMoeForCausalLM", describe_exaone_moe)                              \
     family("falcon_h1", "FalconH1ForCausalLM", describe_falcon_h1)                                 \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
     family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
@@ -32,6 +35,8 @@
     family("granitemoeshared", "GraniteMoeSharedForCausalLM", describe_granite_moe_shared)         \
     family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", describe_hunyuan_dense)                \
     family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", describe_hunyuan_moe)                      \
+    family("hy_v3", "HYV3ForCausalLM", describe_hy_v3)                                             \
+    family("hyperclovax", "HyperCLOVAXForCausalLM", describe_hyperclovax)                          \
     family("kimi_k2", "DeepseekV3ForCausalLM", describe_deepseek_v3)                               \
     family("kimi_linear", "KimiLinearForCausalLM", describe_kimi_linear)                           \
     family("lfm2", "Lfm2ForCausalLM", describe_lfm2)                                               \
@@ -42,11 +47,13 @@
     family("llama4_text", "Llama4ForCausalLM", describe_llama4)                                    \
     family("mimo", "MiMoForCausalLM", describe_mimo)                                               \
     family("minimax_m2", "MiniMaxM2ForCausalLM", describe_minimax_m2)                              \
+    family("ministral", "MinistralForCausalLM", describe_mistral)                                  \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
     family("mistral", "MistralForCausalLM", describe_mistral)                                      \
     family("mistral3", "Mistral3ForConditionalGeneration", describe_mistral3)                      \
     family("mistral4", "Mistral4ForCausalLM", describe_mistral4)                                   \
     family("mixtral", "MixtralForCausalLM", describe_mixtral)                                      \
+    family("nemotron", "NemotronForCausalLM", describe_nemotron)                                   \
     family("nemotron_h", "NemotronHForCausalLM", describe_nemotron_h)                              \
     family("olmo2", "Olmo2ForCausalLM", describe_olmo2)                                            \
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
@@ -66,7 +73,9 @@
     family("qwen3_moe", "Qwen3MoeForCausalLM", describe_qwen3_moe)                                 \
     family("qwen3_next", "Qwen3NextForCausalLM", describe_qwen3_next)                              \
     family("qwen3_vl", "Qwen3VLForConditionalGeneration", describe_qwen3_vl)                       \
+    family("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", describe_qwen3_vl_moe)            \
     family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
     family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \
+    family("solar_open", "SolarOpenForCausalLM", describe_solar_open)                              \
     family("starcoder2", "Starcoder2ForCausalLM", describe_starcoder2)
 // clang-format on

@@ -1,0 +1,80 @@
+// EXAONE 4: norms only after both sublayers, and per head of queries and keys. K-EXAONE: the latter
+// alone, with norms before the sublayers; a sigmoid router with a correction, shared experts. In
+// both, if some layers have a window, the others have no rope.
+#include "model/config.h"
+#include "model/families/families.h"
+
+namespace batchllm {
+namespace {
+
+// Everything except what the layers feed and the norms around the sublayers.
+Status describe_both(const JsonValue &config, ConfigDefaults defaults, Model *model) {
+    defaults.vocabulary = 102400;
+    defaults.intermediate = 16384;
+    defaults.kv_heads = 32;
+    defaults.epsilon = 1e-5;
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    set_head_norms(model);
+    RETURN_IF_ERROR(set_rope(config, {}, model));
+
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 4096));
+    if (window == 0) {
+        return set_windows(
+            config, 0, [](size_t) { return false; }, model);
+    }
+    RETURN_IF_ERROR(set_windows_but_every(config, window, "sliding_window_pattern", 4, model));
+    for (Layer &layer : model->layers) {
+        if (layer.attention()->window == 0) layer.attention()->rope = -1;
+    }
+    return {};
+}
+
+Status set_exaone_experts(const JsonValue &config, Model *model) {
+    ASSIGN_OR_RETURN(
+        const ExpertCounts counts,
+        read_expert_counts(config, {"num_experts", "num_local_experts"}, 64, 8, *model));
+    ExpertsShape experts;
+    experts.count = counts.all;
+    ASSIGN_OR_RETURN(experts.width, read_count(config, "moe_intermediate_size", 1024, 1 << 20));
+    ASSIGN_OR_RETURN(const int32_t shared, read_count(config, "num_shared_experts", 1, 64));
+    Router defaults;
+    defaults.normalised = true;
+    defaults.scale = 2.5F;
+    ASSIGN_OR_RETURN(const Router router, read_grouped_router(config, counts, defaults));
+    ASSIGN_OR_RETURN(const auto sparse, read_layers_with_experts(config, model->layers.size()));
+    for (size_t i = 0; i < sparse.size(); ++i) {
+        if (!sparse[i]) continue;
+        const std::string prefix = layer_prefix(i) + "mlp.";
+        Layer &layer = model->layers[i];
+        set_experts(prefix, experts, router, model->hidden, &layer);
+        set_correction(prefix + "e_score_correction_bias", &layer);
+        add_shared_expert(
+            named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden),
+            &layer);
+    }
+    return {};
+}
+
+} // namespace
+
+Status describe_exaone4(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.bos = 0;
+    defaults.eos = {2};
+    RETURN_IF_ERROR(describe_both(config, defaults, model));
+    set_norms_after(model);
+    return set_activation(config, "hidden_act", Activation::silu, model);
+}
+
+Status describe_exaone_moe(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.bos = 1;
+    defaults.eos = {53};
+    RETURN_IF_ERROR(describe_both(config, defaults, model));
+    RETURN_IF_ERROR(set_exaone_experts(config, model));
+    pass_over("mtp.", model); // predict further tokens
+    return set_activation(config, "hidden_act", Activation::silu, model);
+}
+
+} // namespace batchllm
