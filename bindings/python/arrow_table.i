@@ -77,7 +77,7 @@ static int batchllm_arrow_append(batchllm_frame_column *column, const struct Arr
             for (int digits = 1; digits <= 9; ++digits) {
                 snprintf(number, sizeof number, "%.*g", digits, (double)single);
                 real = strtod(number, NULL);
-                if (fabs(real) <= FLT_MAX && (float)real == single) break;
+                if (strtof(number, NULL) == single) break;
             }
         }
         char *shortest = PyOS_double_to_string(real, 'r', 0, Py_DTSF_ADD_DOT_0, NULL);

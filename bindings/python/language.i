@@ -9,8 +9,6 @@
 %}
 
 %{
-#include <float.h>
-#include <math.h>
 #include <pthread.h>
 #include <time.h>
 %}

@@ -192,6 +192,7 @@ class Frames(unittest.TestCase):
             found = [table[i] for i in range(len(given))]
             self.assertEqual(found[:9] + found[10:], written + ["inf"], name)
             self.assertEqual(numpy.float32(found[9]), single[9], name)
+        self.assertIsNone(batchllm.Table({"p": pa.chunked_array([[None, "a"]])}, "{p}")[0])
         self.assertEqual(batchllm.Table({"p": single[:2].reshape(1, 2)}, "{p}")[0], str(single[:2].tolist()))
         random = numpy.random.default_rng(5).integers(0, 2**31, 2000, dtype=numpy.int32).view(numpy.float32)
         random = random[numpy.isfinite(random)]
