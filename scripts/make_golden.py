@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden: small random models of every family, and what transformers computes with them.
 
-    python3 -m venv .venv && .venv/bin/pip install torch transformers numpy safetensors
+    python3 -m venv .venv && .venv/bin/pip install torch torchvision transformers numpy safetensors pillow
     .venv/bin/python scripts/make_golden.py [--only NAME] [--output tests/golden]
 
 Everything comes from fixed seeds. The weights are rounded to the type of the file before the

@@ -42,17 +42,14 @@ bool ConversationText::add_variable(std::string_view name, JsonView value) {
 }
 
 std::string ConversationText::json() const {
-    std::string text = text_;
-    if (!variables_ && more_variables_.empty()) return text + "}";
-    if (text.size() > 1) text += ',';
-    text += "\"chat_template_kwargs\":";
-    const std::string variables = variables_ ? variables_->text() : "null";
-    if (more_variables_.empty() || !(variables == "null" || variables.ends_with('}'))) {
-        return text + variables + "}"; // what is no object is the library's error
+    const bool given = variables_ && !variables_->is_null();
+    if (!given && more_variables_.empty()) return text_ + "}";
+    std::string variables = given ? variables_->text() : "{}";
+    if (!more_variables_.empty() && variables.ends_with('}')) { // else the library says what it is
+        variables.pop_back();
+        variables.append(variables.size() > 1 ? "," : "").append(more_variables_).append("}");
     }
-    text += variables == "null" ? "{" : std::string_view(variables).substr(0, variables.size() - 1);
-    if (variables != "null" && variables != "{}") text += ',';
-    return text + more_variables_ + "}}";
+    return text_ + (text_.size() > 1 ? "," : "") + "\"chat_template_kwargs\":" + variables + "}";
 }
 
 } // namespace batchllm::cli

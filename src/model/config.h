@@ -171,6 +171,11 @@ void set_experts(const std::string &prefix, const ExpertsShape &shape, Router ro
 void set_correction(const std::string &name, Layer *layer);
 // Puts a shared expert beside them, whose result has no gate and no norm.
 SharedExperts &add_shared_expert(FeedForward shared, Layer *layer);
+// Such experts beside a shared one of `shared` times their width, "`prefix`shared_experts.", with the
+// vector `prefix` + `correction` as their router's correction (null: none).
+void set_experts_beside_shared(const std::string &prefix, const ExpertsShape &shape, Router router,
+                               const char *correction, int32_t shared, int64_t hidden,
+                               Layer *layer);
 // How many experts a layer has, and how many each token goes through.
 struct ExpertCounts {
     int32_t all = 0;
@@ -190,6 +195,9 @@ Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *
 // Which layers have experts: those that "mlp_layer_types" calls sparse or, without that key, all from
 // "first_k_dense_replace" on, which is 1 if absent.
 Result<std::vector<bool>> read_layers_with_experts(const JsonValue &config, size_t layers);
+// A sigmoid router without groups, whose weights sum to one times a scale under this key.
+Result<Router> read_sigmoid_router(const JsonValue &config, const ExpertCounts &counts,
+                                   std::string_view scale_key, double otherwise);
 // A sigmoid router with such groups and a scale ("routed_scaling_factor"), as in several families;
 // `otherwise`: the defaults.
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,

@@ -82,6 +82,15 @@ SharedExperts &add_shared_expert(FeedForward shared, Layer *layer) {
     return layer->feed.emplace<SharedExperts>(std::move(both));
 }
 
+void set_experts_beside_shared(const std::string &prefix, const ExpertsShape &shape, Router router,
+                               const char *correction, int32_t shared, int64_t hidden,
+                               Layer *layer) {
+    set_experts(prefix, shape, std::move(router), hidden, layer);
+    if (correction != nullptr) set_correction(prefix + correction, layer);
+    add_shared_expert(named_feed_forward(prefix + "shared_experts.", shared * shape.width, hidden),
+                      layer);
+}
+
 Status read_groups(const JsonValue &config, const ExpertCounts &counts, Router *router,
                    const char *groups_key) {
     ASSIGN_OR_RETURN(router->groups, read_count(config, groups_key, router->groups, counts.all));
@@ -118,6 +127,17 @@ Result<std::vector<bool>> read_layers_with_experts(const JsonValue &config, size
     return sparse;
 }
 
+Result<Router> read_sigmoid_router(const JsonValue &config, const ExpertCounts &counts,
+                                   std::string_view scale_key, double otherwise) {
+    Router router;
+    router.kind = RouterKind::sigmoid;
+    router.chosen = counts.chosen;
+    router.normalised = true;
+    ASSIGN_OR_RETURN(const double scale, read_number(config, scale_key, otherwise, 1e-9, 1e9));
+    router.scale = static_cast<float>(scale);
+    return router;
+}
+
 Result<Router> read_grouped_router(const JsonValue &config, const ExpertCounts &counts,
                                    Router otherwise) {
     Router router = std::move(otherwise);
@@ -150,16 +170,11 @@ Status set_experts_and_shared(const JsonValue &config, const GroupedExperts &def
                      read_count(config, "n_shared_experts", defaults.shared, 64));
     ASSIGN_OR_RETURN(const int32_t dense,
                      read_count_or_zero(config, "first_k_dense_replace", defaults.dense, 4096));
+    const char *correction =
+        router.kind == RouterKind::sigmoid ? "gate.e_score_correction_bias" : nullptr;
     for (size_t i = static_cast<size_t>(dense); i < model->layers.size(); ++i) {
-        const std::string prefix = layer_prefix(i) + "mlp.";
-        Layer &layer = model->layers[i];
-        set_experts(prefix, experts, router, model->hidden, &layer);
-        if (router.kind == RouterKind::sigmoid) {
-            set_correction(prefix + "gate.e_score_correction_bias", &layer);
-        }
-        add_shared_expert(
-            named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden),
-            &layer);
+        set_experts_beside_shared(layer_prefix(i) + "mlp.", experts, router, correction, shared,
+                                  model->hidden, &model->layers[i]);
     }
     return {};
 }

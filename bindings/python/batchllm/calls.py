@@ -19,7 +19,6 @@ class Call:
         self.first_tag = 0
         self.rows = 0
         self.added = False  # every row is in the engine
-        self.all_null = True  # those added so far
         self.over = False  # the call has ended
         self.wanted = True  # keep its results after the call has ended
         self.told = False  # it was logged that this call left rows behind

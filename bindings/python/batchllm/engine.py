@@ -857,6 +857,7 @@ class Engine:
             if len(tags) != (n := sum(map(len, everything))):
                 raise ValueError(f"{len(tags)} tags for {n} rows")
             found = iter(everything)
+        only_nulls = True  # so far; they tell nothing of the job
         for column in found:
             n = len(column)
             if n == 0:
@@ -884,8 +885,8 @@ class Engine:
                     add_part(engine, part, picked(named_tags, places), native_params, own_pictures)
                 self._log.check()
                 job.rows += n
-                job.all_null &= isinstance(column, Sparse) and len(column.nulls) == n
-                if not per_row and not job.all_null:
+                only_nulls &= isinstance(column, Sparse) and len(column.nulls) == n
+                if not per_row and not only_nulls:
                     self._refuse_mistake(job)
         job.added = True
         if pictures is not None and len(pictures) != job.rows:

@@ -136,7 +136,7 @@ class Reader:
         try:
             for first, table in self._pieces(wanted):
                 end = first + table.num_rows
-                yield first, _without_views(self._arrow, table).cast(self.schema)
+                yield first, self._decoded(table).cast(self.schema)
         except (self._arrow.ArrowException, OSError) as fault:
             if getattr(fault, "errno", None):  # an I/O error, not an invalid file
                 raise
@@ -174,6 +174,15 @@ class Reader:
             return InvalidArgumentError(f"{self.path}: {self._explained(str(fault))}")
         article = "an" if format_[0] in "AEIOU" else "a"
         return InvalidArgumentError(f"{self.path}: not {article} {format_} file: {fault} (it begins with {begin!r})")
+
+    def _decoded(self, table: Any) -> Any:
+        """With the values of dictionaries, which pyarrow's cast does not know of every layout, such as Polars' categories."""
+        arrow = self._arrow
+        for at, field in enumerate(self.schema):
+            if arrow.types.is_dictionary(table.schema.field(at).type):
+                values = [one.dictionary.cast(field.type).take(one.indices) for one in table.column(at).chunks]
+                table = table.set_column(at, field.name, arrow.chunked_array(values, field.type))
+        return table
 
     def _explained(self, fault: str) -> str:
         """pyarrow's message, with what it leaves out."""
@@ -378,22 +387,6 @@ def _plain_schema(arrow: Any, fields: Sequence[Any]) -> Any:
         return kind
 
     return arrow.schema([arrow.field(one.name, plain(one.type)) for one in fields])
-
-
-def _without_views(arrow: Any, table: Any) -> Any:
-    """With text in dictionaries, as Polars writes categories, in a layout that pyarrow can cast."""
-    types = arrow.types
-    for at, field in enumerate(table.schema):
-        if not types.is_dictionary(field.type):
-            continue
-        kind = field.type.value_type
-        if not (types.is_string_view(kind) or types.is_binary_view(kind)):
-            continue
-        plain = arrow.large_string() if types.is_string_view(kind) else arrow.large_binary()
-        chunks = [arrow.DictionaryArray.from_arrays(one.indices, one.dictionary.cast(plain)) for one in table.column(at).chunks]
-        column = arrow.chunked_array(chunks, arrow.dictionary(field.type.index_type, plain))
-        table = table.set_column(at, field.name, column)
-    return table
 
 
 # ---- Out ----

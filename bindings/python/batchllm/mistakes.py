@@ -22,7 +22,6 @@ def mistake_of(results: Results) -> Optional[str]:
     no_template = first.startswith(_NO_TEMPLATE)
     if not no_template and (at > 0 or results.statuses[at] != native.BATCHLLM_ERROR_ROW_INVALID_PARAMETER):
         return None
-    for i in range(at + 1, len(results)):
-        if results.error_text(i) != first and not (no_template and results.statuses[i] == null):
-            return None
+    if any(results.error_text(i) != first and not (no_template and results.statuses[i] == null) for i in range(at + 1, len(results))):
+        return None
     return f"no row can run: {first}" + ("; pass the prompts as text, as the model was trained on them" if no_template else "")

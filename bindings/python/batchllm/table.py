@@ -238,8 +238,8 @@ def _fill_from_lists(filled: native.batchllm_frame, columns: dict[str, Any], nam
         if isinstance(cells, (str, bytes)):
             raise TypeError(f"column {name!r} is one {type(cells).__name__}: a list of cells is expected")
         single = _is_single(cells)
-        listed = next((getattr(cells, name) for name in ("to_list", "tolist", "to_pylist") if hasattr(cells, name)), None)
-        cells = list(cells) if listed is None else listed()
+        to_list = next((method for method in ("to_list", "tolist", "to_pylist") if hasattr(cells, method)), None)
+        cells = list(cells) if to_list is None else getattr(cells, to_list)()
         if rows >= 0 and len(cells) != rows:
             raise ValueError(f"column {name!r} has {len(cells)} rows and those before it have {rows}")
         rows = len(cells)

@@ -35,12 +35,7 @@ Status set_afmoe_experts(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(experts.width, read_count(config, "moe_intermediate_size", 1408, 1 << 20));
     ASSIGN_OR_RETURN(const int32_t shared, read_count(config, "num_shared_experts", 2, 64));
     ASSIGN_OR_RETURN(const int32_t dense, read_count_or_zero(config, "num_dense_layers", 1, 4096));
-    Router router;
-    router.kind = RouterKind::sigmoid;
-    router.chosen = counts.chosen;
-    router.normalised = true;
-    ASSIGN_OR_RETURN(const double scale, read_number(config, "route_scale", 1, 1e-9, 1e9));
-    router.scale = static_cast<float>(scale);
+    ASSIGN_OR_RETURN(const Router router, read_sigmoid_router(config, counts, "route_scale", 1));
     for (const char *key : {"n_group", "topk_group"}) { // published, and always 1
         const auto groups = config.given(key);
         if (groups && !groups->integer(1, 1).ok()) {
@@ -50,13 +45,10 @@ Status set_afmoe_experts(const JsonValue &config, Model *model) {
     for (size_t i = static_cast<size_t>(dense); i < model->layers.size(); ++i) {
         const std::string prefix = layer_prefix(i) + "mlp.";
         Layer &layer = model->layers[i];
-        set_experts(prefix, experts, router, model->hidden, &layer);
+        set_experts_beside_shared(prefix, experts, router, "expert_bias", shared, model->hidden,
+                                  &layer);
         layer.experts()->router.weight =
             named_weight(prefix + "router.gate", counts.all, model->hidden);
-        set_correction(prefix + "expert_bias", &layer);
-        add_shared_expert(
-            named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden),
-            &layer);
     }
     return {};
 }

@@ -45,13 +45,9 @@ Status set_exaone_experts(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const auto sparse, read_layers_with_experts(config, model->layers.size()));
     for (size_t i = 0; i < sparse.size(); ++i) {
         if (!sparse[i]) continue;
-        const std::string prefix = layer_prefix(i) + "mlp.";
-        Layer &layer = model->layers[i];
-        set_experts(prefix, experts, router, model->hidden, &layer);
-        set_correction(prefix + "e_score_correction_bias", &layer);
-        add_shared_expert(
-            named_feed_forward(prefix + "shared_experts.", shared * experts.width, model->hidden),
-            &layer);
+        set_experts_beside_shared(layer_prefix(i) + "mlp.", experts, router,
+                                  "e_score_correction_bias", shared, model->hidden,
+                                  &model->layers[i]);
     }
     return {};
 }

@@ -14,13 +14,8 @@ Status set_hy3_experts(const JsonValue &config, Model *model) {
     experts.count = counts.all;
     ASSIGN_OR_RETURN(experts.width, read_count(config, "moe_intermediate_size", 1536, 1 << 20));
     ASSIGN_OR_RETURN(const int32_t shared, read_count(config, "num_shared_experts", 1, 64));
-    Router router;
-    router.kind = RouterKind::sigmoid;
-    router.chosen = counts.chosen;
-    router.normalised = true;
-    ASSIGN_OR_RETURN(const double scale,
-                     read_number(config, "router_scaling_factor", 2.826, 1e-9, 1e9));
-    router.scale = static_cast<float>(scale);
+    ASSIGN_OR_RETURN(const Router router,
+                     read_sigmoid_router(config, counts, "router_scaling_factor", 2.826));
     ASSIGN_OR_RETURN(const auto sparse, read_layers_with_experts(config, model->layers.size()));
     for (size_t i = 0; i < sparse.size(); ++i) {
         if (!sparse[i]) continue;

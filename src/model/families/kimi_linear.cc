@@ -160,11 +160,9 @@ Status set_experts_of_kimi(const JsonValue &config, Model *model) {
         const std::string prefix = layer_prefix(i) + "mlp.";
         model->renamed.push_back({published, prefix});
         if (!sparse[i]) continue;
-        Layer &layer = model->layers[i];
-        set_experts(prefix, {counts.all, width, "w1", "w3", "w2"}, router, model->hidden, &layer);
-        set_correction(prefix + "gate.e_score_correction_bias", &layer);
-        add_shared_expert(
-            named_feed_forward(prefix + "shared_experts.", shared * width, model->hidden), &layer);
+        set_experts_beside_shared(prefix, {counts.all, width, "w1", "w3", "w2"}, router,
+                                  "gate.e_score_correction_bias", shared, model->hidden,
+                                  &model->layers[i]);
     }
     return {};
 }
