@@ -90,6 +90,22 @@ Status set_windows_but_every(const JsonValue &config, int32_t window, const char
 Result<std::vector<bool>> read_roped_layers(const JsonValue &config, size_t layers,
                                             bool may_be_empty);
 
+// What has a rope's keys: the configuration, or a class's own if it has none.
+class RopeKeys {
+  public:
+    // otherwise: JSON with "rope_parameters", for a configuration with neither that key nor
+    // "rope_scaling".
+    static Result<RopeKeys> of(const JsonValue &config, std::string_view otherwise);
+    const JsonValue &value() const { return value_; }
+
+  private:
+    RopeKeys(JsonDocument otherwise, JsonValue value)
+        : otherwise_(std::move(otherwise)), value_(std::move(value)) {}
+
+    JsonDocument otherwise_;
+    JsonValue value_; // may be in it
+};
+
 // The keys of a rope in a family, and their defaults.
 struct RopeDefaults {
     double theta = 10000;

@@ -264,6 +264,14 @@ Result<std::optional<JsonValue>> rope_object(const JsonValue &config) {
 
 } // namespace
 
+Result<RopeKeys> RopeKeys::of(const JsonValue &config, std::string_view otherwise) {
+    ASSIGN_OR_RETURN(JsonDocument document,
+                     JsonDocument::parse(otherwise, config.file(), BATCHLLM_ERROR_INTERNAL));
+    const bool given = config.given("rope_parameters") || config.given("rope_scaling");
+    JsonValue value = given ? config : document.root();
+    return RopeKeys(std::move(document), std::move(value));
+}
+
 Result<Rope> read_rope(const JsonValue &config, const Model &model, int32_t head_dim,
                        const RopeDefaults &defaults) {
     RopeReader reader(model, head_dim, defaults);

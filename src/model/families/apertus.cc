@@ -7,18 +7,16 @@ namespace batchllm {
 namespace {
 
 // The rope of the class, if the configuration has none.
-constexpr const char *default_rope =
+constexpr std::string_view apertus_rope =
     R"({"rope_parameters": {"rope_type": "llama3", "rope_theta": 12000000.0, "factor": 8.0,
         "original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}})";
 
 Status set_apertus_rope(const JsonValue &config, Model *model) {
-    RopeDefaults rope;
-    rope.theta = 12000000;
-    const bool given = config.given("rope_parameters") || config.given("rope_scaling");
-    if (given || config.given("rope_theta")) return set_rope(config, rope, model);
-    ASSIGN_OR_RETURN(const JsonDocument otherwise,
-                     JsonDocument::parse(default_rope, config.file(), BATCHLLM_ERROR_MODEL_FORMAT));
-    return set_rope(otherwise.root(), rope, model);
+    RopeDefaults defaults;
+    defaults.theta = 12000000;
+    if (config.given("rope_theta")) return set_rope(config, defaults, model);
+    ASSIGN_OR_RETURN(const RopeKeys rope, RopeKeys::of(config, apertus_rope));
+    return set_rope(rope.value(), defaults, model);
 }
 
 Status check_activation(const JsonValue &config) {

@@ -6,7 +6,7 @@ namespace batchllm {
 namespace {
 
 // The class's default if a configuration has no rope keys.
-constexpr std::string_view default_rope = R"({"rope_parameters": {"rope_type": "llama3",
+constexpr std::string_view cwm_rope = R"({"rope_parameters": {"rope_type": "llama3",
     "rope_theta": 1000000.0, "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192}})";
 
@@ -34,10 +34,8 @@ Status describe_cwm(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     RETURN_IF_ERROR(set_feed_forward_biases(config, model));
 
-    ASSIGN_OR_RETURN(const JsonDocument otherwise,
-                     JsonDocument::parse(default_rope, config.file(), BATCHLLM_ERROR_INTERNAL));
-    const bool given = config.given("rope_parameters") || config.given("rope_scaling");
-    RETURN_IF_ERROR(set_rope(given ? config : otherwise.root(), {}, model));
+    ASSIGN_OR_RETURN(const RopeKeys rope, RopeKeys::of(config, cwm_rope));
+    RETURN_IF_ERROR(set_rope(rope.value(), {}, model));
 
     ASSIGN_OR_RETURN(const int32_t window, read_window(config, 8192));
     return set_windows(

@@ -264,10 +264,7 @@ Status describe_mistral4(const JsonValue &config, Model *model) {
     defaults.eos = {2};
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    ASSIGN_OR_RETURN(const JsonDocument otherwise,
-                     JsonDocument::parse(mistral4_rope, config.file(), BATCHLLM_ERROR_INTERNAL));
-    const bool given = config.given("rope_parameters") || config.given("rope_scaling");
-    const JsonValue rope = given ? config : otherwise.root();
+    ASSIGN_OR_RETURN(const RopeKeys rope, RopeKeys::of(config, mistral4_rope));
     LatentDefaults latent{1024, 256, 64, 64, 128};
     latent.of_heads = true;
     GroupedExperts experts;
@@ -275,8 +272,8 @@ Status describe_mistral4(const JsonValue &config, Model *model) {
     experts.width = 2048;
     experts.router.normalised = true;
     experts.kind = RouterKind::softmax;
-    RETURN_IF_ERROR(set_v3_layers(config, rope, latent, experts, model));
-    return set_long_scale(rope, model);
+    RETURN_IF_ERROR(set_v3_layers(config, rope.value(), latent, experts, model));
+    return set_long_scale(rope.value(), model);
 }
 
 } // namespace batchllm

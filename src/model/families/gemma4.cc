@@ -13,7 +13,7 @@ namespace batchllm {
 namespace {
 
 // The class's default if a configuration has no rope keys.
-constexpr std::string_view default_rope = R"({"rope_parameters": {
+constexpr std::string_view gemma4_rope = R"({"rope_parameters": {
     "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}})";
 
@@ -119,18 +119,14 @@ Status set_attention(const JsonValue &config, const DecoderShape &shape, Model *
 }
 
 Status set_gemma4_ropes(const JsonValue &config, Model *model) {
-    ASSIGN_OR_RETURN(const JsonDocument otherwise,
-                     JsonDocument::parse(default_rope, config.file(), BATCHLLM_ERROR_MODEL_FORMAT));
-    const auto own = config.given("rope_parameters");
-    if (own) {
-        for (const char *type : {"full_attention", "sliding_attention"}) {
-            RETURN_IF_ERROR(own->at(type).status());
-        }
+    ASSIGN_OR_RETURN(const RopeKeys keys, RopeKeys::of(config, gemma4_rope));
+    ASSIGN_OR_RETURN(const JsonValue own, keys.value().at("rope_parameters"));
+    for (const char *type : {"full_attention", "sliding_attention"}) {
+        RETURN_IF_ERROR(own.at(type).status());
     }
     RopeDefaults rope;
     rope.proportional = true;
-    ASSIGN_OR_RETURN(LayerRopes ropes, read_layer_ropes(own ? config : otherwise.root(), *model,
-                                                        rope, rope, nullptr));
+    ASSIGN_OR_RETURN(LayerRopes ropes, read_layer_ropes(keys.value(), *model, rope, rope, nullptr));
     set_layer_ropes(std::move(ropes), model);
     return {};
 }

@@ -9,7 +9,7 @@ namespace batchllm {
 namespace {
 
 // The class's default if a configuration has no rope keys.
-constexpr std::string_view default_rope = R"({"rope_parameters": {"rope_type": "yarn",
+constexpr std::string_view ministral3_rope = R"({"rope_parameters": {"rope_type": "yarn",
     "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
     "llama_4_scaling_beta": 0.1}})";
@@ -54,12 +54,9 @@ Status describe_ministral3(const JsonValue &config, Model *model) {
     describe_decoder(shape, model);
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
 
-    ASSIGN_OR_RETURN(const JsonDocument otherwise,
-                     JsonDocument::parse(default_rope, config.file(), BATCHLLM_ERROR_INTERNAL));
-    const bool given = config.given("rope_parameters") || config.given("rope_scaling");
-    const JsonValue rope = given ? config : otherwise.root();
-    RETURN_IF_ERROR(set_rope(rope, {}, model));
-    RETURN_IF_ERROR(set_long_scale(rope, model));
+    ASSIGN_OR_RETURN(const RopeKeys rope, RopeKeys::of(config, ministral3_rope));
+    RETURN_IF_ERROR(set_rope(rope.value(), {}, model));
+    RETURN_IF_ERROR(set_long_scale(rope.value(), model));
 
     return set_window(config, 0, model);
 }
