@@ -39,7 +39,7 @@ void list_state_items(const TokenBatch &batch, int32_t least_chunked, StateItems
     out->items.clear();
     out->levels.clear();
     out->chunks.clear();
-    const std::vector<int32_t> level_of = state_levels(batch);
+    const std::vector<int32_t> level_of = levels_of_states(batch);
     const int32_t most =
         level_of.empty() ? -1 : *std::max_element(level_of.begin(), level_of.end());
     for (int32_t l = 0; l <= most; ++l) {

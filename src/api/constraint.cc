@@ -11,7 +11,7 @@ using api::need;
 
 namespace {
 
-using Kind = ConstraintSpecification::Kind;
+using SpecificationKind = ConstraintSpecification::Kind;
 
 batchllm_constraint_options default_constraint_options() {
     batchllm_constraint_options options{};
@@ -20,18 +20,18 @@ batchllm_constraint_options default_constraint_options() {
     return options;
 }
 
-Result<Kind> read_kind(int32_t kind) {
+Result<SpecificationKind> read_kind(int32_t kind) {
     switch (kind) {
     case BATCHLLM_CONSTRAINT_CHOICES:
-        return Kind::choices;
+        return SpecificationKind::choices;
     case BATCHLLM_CONSTRAINT_REGEX:
-        return Kind::regex;
+        return SpecificationKind::regex;
     case BATCHLLM_CONSTRAINT_JSON_SCHEMA:
-        return Kind::json_schema;
+        return SpecificationKind::json_schema;
     case BATCHLLM_CONSTRAINT_GBNF:
-        return Kind::gbnf;
+        return SpecificationKind::gbnf;
     case BATCHLLM_CONSTRAINT_LARK:
-        return Kind::lark;
+        return SpecificationKind::lark;
     default:
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "kind is %d: it must be one of BATCHLLM_CONSTRAINT_", kind);
@@ -64,13 +64,13 @@ Status read_choices(const batchllm_constraint_options &options,
 }
 
 // A text beside choices, or choices beside a text, would be ignored silently. An empty text counts as none.
-Status refuse_both(Kind kind, const batchllm_constraint_options &options) {
+Status refuse_both(SpecificationKind kind, const batchllm_constraint_options &options) {
     const bool has_text = options.text != nullptr && options.text_bytes != 0 && *options.text != 0;
-    if (kind == Kind::choices && has_text) {
+    if (kind == SpecificationKind::choices && has_text) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "text is given: BATCHLLM_CONSTRAINT_CHOICES has choices alone");
     }
-    if (kind != Kind::choices && options.choice_count != 0) {
+    if (kind != SpecificationKind::choices && options.choice_count != 0) {
         return error(BATCHLLM_ERROR_INVALID_ARGUMENT,
                      "choice_count is %lld: only BATCHLLM_CONSTRAINT_CHOICES has choices",
                      static_cast<long long>(options.choice_count));
@@ -82,7 +82,7 @@ Result<ConstraintSpecification> read_options(const batchllm_constraint_options &
     ConstraintSpecification specification;
     ASSIGN_OR_RETURN(specification.kind, read_kind(options.kind));
     RETURN_IF_ERROR(refuse_both(specification.kind, options));
-    if (specification.kind == Kind::choices) {
+    if (specification.kind == SpecificationKind::choices) {
         RETURN_IF_ERROR(read_choices(options, &specification));
     } else {
         RETURN_IF_ERROR(need("text", options.text));

@@ -2,7 +2,7 @@
 
 namespace batchllm {
 
-std::vector<int32_t> state_levels(const TokenBatch &batch) {
+std::vector<int32_t> levels_of_states(const TokenBatch &batch) {
     std::vector<int32_t> levels(batch.nodes.size(), -1);
     for (size_t n = 0; n < batch.nodes.size(); ++n) {
         const ContextNode &node = batch.nodes[n];

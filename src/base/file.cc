@@ -16,22 +16,10 @@
 namespace batchllm {
 namespace {
 
-// The Python package reads number and path back from this form: bindings/python/batchllm/errors.py.
-Status io_error(const std::string &path, const char *what) {
-    const int code = errno;
-    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
-}
-
-Status write_all(int fd, const std::string &path, std::string_view bytes) {
-    while (!bytes.empty()) {
-        const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-        if (written < 0) {
-            if (errno == EINTR) continue;
-            return io_error(path, "cannot write");
-        }
-        bytes.remove_prefix(static_cast<size_t>(written));
-    }
-    return {};
+Status write_bytes(int fd, const std::string &path, std::string_view bytes) {
+    size_t written = 0;
+    const int failure = write_all(fd, bytes, &written);
+    return failure == 0 ? Status() : io_error(path, "cannot write", failure);
 }
 
 std::string directory_of(const std::string &path) {
@@ -69,6 +57,21 @@ bool ends_temporary(std::string_view end) {
 }
 
 } // namespace
+
+Status io_error(const std::string &path, const char *what, int code) {
+    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
+}
+
+int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
+    *written = 0;
+    while (*written < bytes.size()) {
+        const ssize_t part = ::write(fd, bytes.data() + *written, bytes.size() - *written);
+        if (part < 0 && errno == EINTR) continue;
+        if (part < 0) return errno;
+        *written += static_cast<size_t>(part);
+    }
+    return 0;
+}
 
 FileDescriptor::~FileDescriptor() {
     if (fd_ >= 0) ::close(fd_);
@@ -170,12 +173,12 @@ Status write_file(const std::string &path, std::string_view bytes) {
     // If the kind of the target cannot be determined, it is not replaced.
     if (!there && errno != ENOENT) return io_error(path, "cannot stat");
     ASSIGN_OR_RETURN(const FileDescriptor named, copy_descriptor_named(path));
-    if (named.get() >= 0) return write_all(named.get(), path, bytes);
+    if (named.get() >= 0) return write_bytes(named.get(), path, bytes);
     if (there && !S_ISREG(info.st_mode)) {
         // A rename would replace such a target. If it is a directory, the open fails.
         const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
         if (fd.get() < 0) return io_error(path, "cannot open");
-        return write_all(fd.get(), path, bytes);
+        return write_bytes(fd.get(), path, bytes);
     }
     const bool keeps = there && is_example(path, info);
     // An unused name, since another thread may be writing to the same path.
@@ -196,7 +199,7 @@ Status write_file(const std::string &path, std::string_view bytes) {
         FileDescriptor fd(raw);
         Status status;
         if (keeps && !keep_access(info, fd.get())) status = io_error(path, "cannot keep its mode");
-        if (status.ok()) status = write_all(fd.get(), path, bytes);
+        if (status.ok()) status = write_bytes(fd.get(), path, bytes);
         if (status.ok() && ::fsync(fd.get()) != 0) status = io_error(path, "cannot sync");
         if (!status.ok()) {
             ::unlink(temporary.c_str());

@@ -2,6 +2,7 @@
 // the old file or the new one. Every error names the path.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -27,6 +28,14 @@ class FileDescriptor {
   private:
     int fd_;
 };
+
+// IO: the path, what could not be done, and why. The Python package reads number and path back from
+// this form: bindings/python/batchllm/errors.py.
+Status io_error(const std::string &path, const char *what, int code = errno);
+
+// Writes everything. On an error, sets *written to the number of bytes written before it and
+// returns errno, else 0.
+int write_all(int fd, std::string_view bytes, size_t *written) noexcept;
 
 // Opens a regular file for reading and returns its size. Anything else is an error: a directory, a
 // device, or a FIFO, which would block until a writer opens it.

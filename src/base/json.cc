@@ -225,7 +225,7 @@ Result<JsonDocument> JsonDocument::parse_of_python(std::string_view text, const 
     return read(text, true, file, code);
 }
 
-Result<JsonDocument> JsonDocument::load(const std::string &path, size_t limit, int32_t code) {
+Result<JsonDocument> JsonDocument::load(const std::string &path, int32_t code, size_t limit) {
     ASSIGN_OR_RETURN(const std::string text, read_file(path, limit));
     return parse_of_python(text, path, code);
 }

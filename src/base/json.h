@@ -93,8 +93,9 @@ class JsonDocument {
     static Result<JsonDocument> parse_of_python(std::string_view text, const std::string &file,
                                                 int32_t code);
 
-    // Reads a file of at most `limit` bytes like parse_of_python.
-    static Result<JsonDocument> load(const std::string &path, size_t limit, int32_t code);
+    // Reads a file like parse_of_python. It must have at most `limit` bytes.
+    static Result<JsonDocument> load(const std::string &path, int32_t code,
+                                     size_t limit = size_t{64} << 20);
 
     JsonValue root() const { return JsonValue(root_, &contents_->source, ""); }
 

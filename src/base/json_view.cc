@@ -18,7 +18,7 @@
 namespace batchllm {
 namespace {
 
-using Kind = JsonNode::Kind;
+using JsonKind = JsonNode::Kind;
 
 // Objects with up to this many members (nearly all objects) are checked without allocating memory.
 constexpr size_t few_members = 16;
@@ -88,19 +88,19 @@ void append_quoted(std::string_view text, std::string *out) {
 void append_text(JsonView value, std::string *out) {
     const char *separator = "";
     switch (value.kind()) {
-    case Kind::null:
+    case JsonKind::null:
         *out += "null";
         return;
-    case Kind::boolean:
+    case JsonKind::boolean:
         *out += *value.boolean() ? "true" : "false";
         return;
-    case Kind::number:
+    case JsonKind::number:
         *out += *value.number_text();
         return;
-    case Kind::string:
+    case JsonKind::string:
         append_quoted(*value.string(), out);
         return;
-    case Kind::array: {
+    case JsonKind::array: {
         *out += '[';
         const JsonItems items = *value.items();
         for (const JsonView item : items) {
@@ -110,7 +110,7 @@ void append_text(JsonView value, std::string *out) {
         *out += ']';
         return;
     }
-    case Kind::object:
+    case JsonKind::object:
         *out += '{';
         const JsonMembers members = *value.members();
         for (const auto [key, member] : members) {
@@ -263,7 +263,7 @@ class Reader {
         if (*at != ',' && *at != ']' && *at != '}') return nullptr;
         node_->integer = minus ? -value : value;
         node_->is_short = true;
-        add(Kind::number, {from, size});
+        add(JsonKind::number, {from, size});
         return at;
     }
 
@@ -271,7 +271,7 @@ class Reader {
     // which here has only to skip the list. False, without any effect, if it is another array.
     bool list_of_integers(const char *at) {
         JsonNode *const before = node_;
-        JsonNode *const node = open(Kind::array);
+        JsonNode *const node = open(JsonKind::array);
         do {
             ++at;
             while (is_space(*at)) ++at;
@@ -293,19 +293,19 @@ class Reader {
         if (is_digit(first) || first == '-' || first == '+' || first == '.') {
             if (is_number(token) || (rules_.python && token == "-Infinity")) {
                 node_->is_short = false;
-                add(Kind::number, token);
+                add(JsonKind::number, token);
                 return true;
             }
             if (malformed_.empty()) malformed_ = "a malformed number" + place(token.data());
-            node_++->kind = Kind::null;
+            node_++->kind = JsonKind::null;
         } else if (token == "true" || token == "false") {
-            node_->kind = Kind::boolean;
+            node_->kind = JsonKind::boolean;
             node_++->truth = token == "true";
         } else if (token == "null") {
-            node_++->kind = Kind::null;
+            node_++->kind = JsonKind::null;
         } else if (rules_.python && (token == "NaN" || token == "Infinity")) {
             node_->is_short = false;
-            add(Kind::number, token);
+            add(JsonKind::number, token);
         } else {
             return fail("no value");
         }
@@ -315,7 +315,7 @@ class Reader {
     bool array(ondemand::value from, uint32_t depth) {
         ondemand::array list;
         if (!take(from.get_array(), &list)) return false;
-        JsonNode *const node = open(Kind::array);
+        JsonNode *const node = open(JsonKind::array);
         for (auto item : list) {
             ondemand::value one;
             if (!take(std::move(item), &one) || !value(one, depth + 1)) return false;
@@ -328,7 +328,7 @@ class Reader {
     bool object(ondemand::value from, uint32_t depth) {
         ondemand::object list;
         if (!take(from.get_object(), &list)) return false;
-        JsonNode *const node = open(Kind::object);
+        JsonNode *const node = open(JsonKind::object);
         for (auto item : list) {
             ondemand::field field;
             if (!take(std::move(item), &field) || !string(field.key()) ||
@@ -353,17 +353,17 @@ class Reader {
             // The parser accepts escapes of unpaired surrogates.
             if (!is_utf8(text)) return fail("an escape of half a surrogate pair");
         }
-        add(Kind::string, text);
+        add(JsonKind::string, text);
         return true;
     }
 
-    void add(Kind kind, std::string_view text) {
+    void add(JsonKind kind, std::string_view text) {
         node_->text = text.data();
         node_->size = static_cast<uint32_t>(text.size());
         node_++->kind = kind;
     }
 
-    JsonNode *open(Kind kind) {
+    JsonNode *open(JsonKind kind) {
         node_->kind = kind;
         node_->size = 0;
         return node_++;

@@ -9,7 +9,7 @@
 namespace batchllm::cli {
 namespace {
 
-std::string names_of(const std::map<std::string, int32_t> &names) {
+std::string all_names(const std::map<std::string, int32_t> &names) {
     std::string text;
     for (const auto &entry : names) text += (text.empty() ? "" : "|") + entry.first;
     return text;
@@ -19,7 +19,7 @@ std::string names_of(const std::map<std::string, int32_t> &names) {
 
 void add_named(CLI::App *app, const std::string &name, std::map<std::string, int32_t> names,
                std::function<void(int32_t)> set, const std::string &help) {
-    const std::string all = names_of(names);
+    const std::string all = all_names(names);
     app->add_option_function<std::string>(
            name,
            [names = std::move(names), set = std::move(set), all, name](const std::string &text) {

@@ -17,10 +17,6 @@
 namespace batchllm::cli {
 namespace {
 
-Status io_error(const std::string &path, const char *what) {
-    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(errno));
-}
-
 // A dangling link counts as a file that will be created.
 Result<bool> exists(const std::string &path, struct stat *info) {
     if (::stat(path.c_str(), info) == 0) return true;

@@ -9,6 +9,7 @@
 // up.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,6 +27,11 @@ class Automaton {
   public:
     static constexpr int32_t kDead = -1;      // no string of the language continues like this
     static constexpr int64_t kUnbounded = -1; // as a maximum count: none
+    // Of two maximum counts, the one that allows less.
+    static int64_t smaller_bound(int64_t a, int64_t b) {
+        if (a == kUnbounded || b == kUnbounded) return std::max(a, b);
+        return std::min(a, b);
+    }
 
     Automaton() = default; // the empty language
     static Automaton empty_string();

@@ -8,14 +8,14 @@
 namespace batchllm {
 namespace {
 
-using Kind = Grammar::Kind;
+using GrammarKind = Grammar::Kind;
 
 // Calls visit(child) for each node that the node refers to.
 template <typename Visit> void for_children(const Grammar &grammar, NodeId id, Visit visit) {
     const Grammar::Node &node = grammar.node(id);
     for (const NodeId child : node.children) visit(child);
     if (node.separator != kNoNode) visit(node.separator);
-    if (node.kind != Kind::members) return;
+    if (node.kind != GrammarKind::members) return;
     const Members &members = grammar.members_of(node);
     for (const Members::Element &element : members.elements) visit(element.node);
     if (members.rest != kNoNode) visit(members.rest);
@@ -49,14 +49,14 @@ class FactFinder {
         bool sound = grammar_.root() >= 0 && grammar_.root() < grammar_.size();
         for (NodeId id = 0; id < grammar_.size() && sound; ++id) {
             const Grammar::Node &node = grammar_.node(id);
-            if (node.kind == Kind::reference && node.children.empty()) {
+            if (node.kind == GrammarKind::reference && node.children.empty()) {
                 return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "the rule %s is not defined",
                              in_quotes(node.literal).c_str());
             }
             for_children(grammar_, id, [&](NodeId child) {
                 sound = sound && child >= 0 && child < grammar_.size();
             });
-            if (node.kind == Kind::repeat)
+            if (node.kind == GrammarKind::repeat)
                 sound = sound && node.least >= 0 && node.greatest >= Automaton::kUnbounded;
         }
         if (sound) return {};
@@ -85,22 +85,22 @@ class FactFinder {
         const Grammar::Node &node = grammar_.node(id);
         const auto good = [this](NodeId child) { return productive(child); };
         switch (node.kind) {
-        case Kind::bytes:
+        case GrammarKind::bytes:
             return true;
-        case Kind::terminal:
+        case GrammarKind::terminal:
             return !node.automaton.empty();
-        case Kind::sequence:
-        case Kind::reference:
+        case GrammarKind::sequence:
+        case GrammarKind::reference:
             return std::all_of(node.children.begin(), node.children.end(), good);
-        case Kind::choice:
+        case GrammarKind::choice:
             return std::any_of(node.children.begin(), node.children.end(), good);
-        case Kind::repeat: {
+        case GrammarKind::repeat: {
             if (node.greatest != Automaton::kUnbounded && node.greatest < node.least) return false;
             if (node.least == 0) return true;
             if (!good(node.children[0])) return false;
             return node.least == 1 || node.separator == kNoNode || good(node.separator);
         }
-        case Kind::members:
+        case GrammarKind::members:
             return member_bounds(grammar_.members_of(node), facts_.productive).feasible;
         }
         return false;
@@ -110,21 +110,21 @@ class FactFinder {
         const Grammar::Node &node = grammar_.node(id);
         const auto good = [this](NodeId child) { return empty(child); };
         switch (node.kind) {
-        case Kind::bytes:
+        case GrammarKind::bytes:
             return node.literal.empty();
-        case Kind::terminal:
+        case GrammarKind::terminal:
             return node.automaton.matches_empty();
-        case Kind::sequence:
-        case Kind::reference:
+        case GrammarKind::sequence:
+        case GrammarKind::reference:
             return std::all_of(node.children.begin(), node.children.end(), good);
-        case Kind::choice:
+        case GrammarKind::choice:
             return std::any_of(node.children.begin(), node.children.end(), good);
-        case Kind::repeat: {
+        case GrammarKind::repeat: {
             if (node.least == 0) return true;
             if (!good(node.children[0])) return false;
             return node.least == 1 || node.separator == kNoNode || good(node.separator);
         }
-        case Kind::members: {
+        case GrammarKind::members: {
             const Members &members = grammar_.members_of(node);
             return members.least <= 0 &&
                    std::none_of(members.elements.begin(), members.elements.end(),
@@ -140,11 +140,11 @@ class FactFinder {
         };
         for (NodeId id = 0; id < grammar_.size(); ++id) {
             const Grammar::Node &node = grammar_.node(id);
-            if (node.kind == Kind::repeat && node.separator != kNoNode && empty(node.separator) &&
-                empty(node.children[0]))
+            if (node.kind == GrammarKind::repeat && node.separator != kNoNode &&
+                empty(node.separator) && empty(node.children[0]))
                 return error(BATCHLLM_ERROR_UNSUPPORTED,
                              "a repetition whose items and separators may both be empty");
-            if (node.kind != Kind::members) continue;
+            if (node.kind != GrammarKind::members) continue;
             const Members &members = grammar_.members_of(node);
             for (const Members::Element &element : members.elements)
                 if (empty(element.node)) return refuse();
@@ -157,7 +157,7 @@ class FactFinder {
     std::vector<NodeId> first_nodes(NodeId id) const {
         std::vector<NodeId> found;
         const Grammar::Node &node = grammar_.node(id);
-        if (node.kind == Kind::sequence) {
+        if (node.kind == GrammarKind::sequence) {
             for (const NodeId child : node.children) {
                 found.push_back(child);
                 if (!empty(child)) break;
@@ -165,11 +165,11 @@ class FactFinder {
             return found;
         }
         for_children(grammar_, id, [&](NodeId child) { found.push_back(child); });
-        const bool starts_with_separator =
-            node.kind == Kind::repeat && node.separator != kNoNode && empty(node.children[0]);
-        if (node.kind == Kind::repeat && node.separator != kNoNode && !starts_with_separator)
+        const bool starts_with_separator = node.kind == GrammarKind::repeat &&
+                                           node.separator != kNoNode && empty(node.children[0]);
+        if (node.kind == GrammarKind::repeat && node.separator != kNoNode && !starts_with_separator)
             found.pop_back();
-        if (node.kind == Kind::members && grammar_.members_of(node).separator != kNoNode)
+        if (node.kind == GrammarKind::members && grammar_.members_of(node).separator != kNoNode)
             found.pop_back();
         return found;
     }
@@ -211,7 +211,7 @@ class FactFinder {
         for (const auto &visit : path) {
             inside |= visit.id == start;
             const Grammar::Node &node = grammar_.node(visit.id);
-            if (inside && node.kind == Kind::reference && name.empty()) name = node.literal;
+            if (inside && node.kind == GrammarKind::reference && name.empty()) name = node.literal;
         }
         return error(BATCHLLM_ERROR_UNSUPPORTED,
                      "the rule %s begins with itself: left recursion is not supported here",

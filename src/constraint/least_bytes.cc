@@ -11,7 +11,7 @@
 namespace batchllm {
 namespace {
 
-using Kind = Grammar::Kind;
+using GrammarKind = Grammar::Kind;
 
 constexpr int64_t most = int64_t{1} << 40;
 constexpr int64_t unknown = -1;
@@ -64,10 +64,10 @@ class ShortestText {
 
     void collect_parts(NodeId id) {
         const Grammar::Node &node = grammar_.node(id);
-        if (node.kind == Kind::repeat) {
+        if (node.kind == GrammarKind::repeat) {
             use(id, node.children[0], node.least > 0);
             use(id, node.separator, node.least > 1);
-        } else if (node.kind == Kind::members) {
+        } else if (node.kind == GrammarKind::members) {
             const Members &members = grammar_.members_of(node);
             int64_t wanting = members.least;
             for (const Members::Element &element : members.elements) {
@@ -78,14 +78,14 @@ class ShortestText {
             use(id, members.rest, false);
             use(id, members.separator, false);
         } else {
-            for (const NodeId part : node.children) use(id, part, node.kind != Kind::choice);
+            for (const NodeId part : node.children) use(id, part, node.kind != GrammarKind::choice);
         }
     }
 
     // Whether the members of `user` beyond those named are of this kind.
     bool is_rest(NodeId part, NodeId user) const {
         const Grammar::Node &node = grammar_.node(user);
-        return node.kind == Kind::members && grammar_.members_of(node).rest == part;
+        return node.kind == GrammarKind::members && grammar_.members_of(node).rest == part;
     }
 
     // Puts a node into the queue with the length that its settled parts give it, if they do. Parts that
@@ -100,17 +100,17 @@ class ShortestText {
     int64_t length_of(NodeId id) const {
         const Grammar::Node &node = grammar_.node(id);
         switch (node.kind) {
-        case Kind::bytes:
+        case GrammarKind::bytes:
             return static_cast<int64_t>(node.literal.size());
-        case Kind::terminal:
+        case GrammarKind::terminal:
             return node.automaton.empty() ? unknown : node.automaton.least_bytes();
-        case Kind::sequence:
-        case Kind::reference: {
+        case GrammarKind::sequence:
+        case GrammarKind::reference: {
             int64_t sum = 0;
             for (const NodeId part : node.children) sum = std::min(sum + length_[at(part)], most);
             return sum;
         }
-        case Kind::choice: {
+        case GrammarKind::choice: {
             int64_t least = unknown;
             for (const NodeId part : node.children) {
                 // Parts are settled in order, so the first one found is the shortest.
@@ -119,11 +119,11 @@ class ShortestText {
             }
             return least;
         }
-        case Kind::repeat:
+        case GrammarKind::repeat:
             if (node.least == 0) return 0;
             return joined(times(node.least, length_[at(node.children[0])]), node.least,
                           node.separator);
-        case Kind::members:
+        case GrammarKind::members:
             return length_of(grammar_.members_of(node));
         }
         return unknown;

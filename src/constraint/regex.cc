@@ -10,7 +10,7 @@
 namespace batchllm {
 namespace {
 
-using Kind = RegexNode::Kind;
+using RegexKind = RegexNode::Kind;
 
 // Where in the text a part of the expression begins to match.
 enum class Where : uint8_t { start, later, unknown };
@@ -46,12 +46,12 @@ class RegexCompiler {
         const RegexNode &here = node(id);
         RETURN_IF_ERROR(budget_->spend_states(1));
         switch (here.kind) {
-        case Kind::characters:
+        case RegexKind::characters:
             return add_characters(nfa, here.set, from, to);
-        case Kind::assertion:
+        case RegexKind::assertion:
             nfa->add_empty(from, to, here.assertion);
             return {};
-        case Kind::concat: {
+        case RegexKind::concat: {
             int32_t state = from;
             for (const int32_t child : here.children) {
                 const int32_t after = nfa->add_state();
@@ -61,7 +61,7 @@ class RegexCompiler {
             nfa->add_empty(state, to);
             return {};
         }
-        case Kind::alternate:
+        case RegexKind::alternate:
             for (const int32_t child : here.children) {
                 // Uses new states, since a loop on a shared state would affect the other branches.
                 const int32_t first = nfa->add_state();
@@ -69,9 +69,9 @@ class RegexCompiler {
                 RETURN_IF_ERROR(add(nfa, child, first, to));
             }
             return {};
-        case Kind::repeat:
+        case RegexKind::repeat:
             return add_repeat(nfa, here, from, to);
-        case Kind::lookahead:
+        case RegexKind::lookahead:
             break;
         }
         return error(BATCHLLM_ERROR_INTERNAL, "a lookahead where none is expected");
@@ -132,9 +132,9 @@ class RegexCompiler {
         RETURN_IF_ERROR(budget_->spend_states(1));
         if (!here.has_lookahead) return plain_tail({&id, 1}, after, where);
         switch (here.kind) {
-        case Kind::concat:
+        case RegexKind::concat:
             return concat_tail(here, after, where);
-        case Kind::alternate: {
+        case RegexKind::alternate: {
             std::vector<Automaton> branches;
             for (const int32_t child : here.children) {
                 ASSIGN_OR_RETURN(Automaton branch, tail(child, after, where));
@@ -142,18 +142,18 @@ class RegexCompiler {
             }
             return unite(branches, budget_);
         }
-        case Kind::repeat: { // at most once: the parser rejects anything else
+        case RegexKind::repeat: { // at most once: the parser rejects anything else
             ASSIGN_OR_RETURN(const Automaton once, tail(here.children[0], after, where));
             if (here.least == 1) return once;
             return unite(once, after, budget_);
         }
-        case Kind::lookahead: {
+        case RegexKind::lookahead: {
             ASSIGN_OR_RETURN(const Automaton seen,
                              tail(here.children[0], Automaton::any_text(), where));
             return here.negative ? subtract(after, seen, budget_) : intersect(after, seen, budget_);
         }
-        case Kind::characters:
-        case Kind::assertion:
+        case RegexKind::characters:
+        case RegexKind::assertion:
             break;
         }
         return error(BATCHLLM_ERROR_INTERNAL, "a node that cannot have a lookahead");
@@ -212,12 +212,12 @@ class RegexCompiler {
     std::pair<int64_t, int64_t> length(int32_t id) const {
         const RegexNode &here = node(id);
         switch (here.kind) {
-        case Kind::characters:
+        case RegexKind::characters:
             return {1, 1};
-        case Kind::assertion:
-        case Kind::lookahead:
+        case RegexKind::assertion:
+        case RegexKind::lookahead:
             return {0, 0};
-        case Kind::concat: {
+        case RegexKind::concat: {
             std::pair<int64_t, int64_t> sum{0, 0};
             for (const int32_t child : here.children) {
                 const auto [least, greatest] = length(child);
@@ -225,7 +225,7 @@ class RegexCompiler {
             }
             return sum;
         }
-        case Kind::alternate: {
+        case RegexKind::alternate: {
             std::pair<int64_t, int64_t> all{1, 0};
             for (const int32_t child : here.children) {
                 const auto [least, greatest] = length(child);
@@ -233,7 +233,7 @@ class RegexCompiler {
             }
             return all;
         }
-        case Kind::repeat: {
+        case RegexKind::repeat: {
             const auto [least, greatest] = length(here.children[0]);
             return {here.least == 0 ? 0 : least, here.greatest == 0 ? 0 : greatest};
         }

@@ -10,7 +10,7 @@ constexpr std::array<int32_t, 11> least = {0, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32}
 constexpr std::array<double, 11> assumed = {0.4,  0.5, 0.55, 0.6,  0.65, 0.7,
                                             0.75, 0.8, 0.85, 0.87, 0.9};
 constexpr double assumed_weight = 8;
-constexpr double kept = 0.999; // of the earlier observations' weight, per observation
+constexpr double weight_kept = 0.999; // of the earlier observations' weight, per observation
 
 } // namespace
 
@@ -22,8 +22,8 @@ size_t DraftRates::class_of(int32_t match) {
 
 void DraftRates::count(int32_t match, bool right) {
     Seen &seen = seen_[class_of(match)];
-    seen.right = seen.right * kept + (right ? 1 : 0);
-    seen.all = seen.all * kept + 1;
+    seen.right = seen.right * weight_kept + (right ? 1 : 0);
+    seen.all = seen.all * weight_kept + 1;
 }
 
 double DraftRates::rate(int32_t match) const {

@@ -29,7 +29,7 @@ uint32_t u32(FileBytes bytes, size_t at) {
 }
 
 // The orientation that chunks anywhere in the file give: eXIf, or a packet of XMP as plain text.
-int find_orientation(FileBytes file) {
+int orientation_of_png(FileBytes file) {
     std::optional<int> exif, xmp;
     for (size_t at = signature_bytes; at + 12 <= file.size();) {
         const size_t size = u32(file, at);
@@ -223,7 +223,7 @@ Result<FileHeader> read_png_header(FileBytes file) {
     PngReader reader(file);
     if (!reader.read_header()) return reader.status();
     return FileHeader{png_get_image_width(reader.png, reader.info),
-                      png_get_image_height(reader.png, reader.info), find_orientation(file)};
+                      png_get_image_height(reader.png, reader.info), orientation_of_png(file)};
 }
 
 Status decode_png(FileBytes file, Pixels *pixels) {

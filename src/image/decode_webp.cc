@@ -29,7 +29,7 @@ Status webp_status(VP8StatusCode code) {
 const uint8_t *data_of(FileBytes file) { return reinterpret_cast<const uint8_t *>(file.data()); }
 
 // The orientation in the EXIF or XMP chunk.
-int find_orientation(FileBytes file) {
+int orientation_of_webp(FileBytes file) {
     const WebPData data{data_of(file), file.size()};
     const std::unique_ptr<WebPDemuxer, decltype(&WebPDemuxDelete)> demuxer(WebPDemux(&data),
                                                                            WebPDemuxDelete);
@@ -84,7 +84,7 @@ Status decode_first_frame(FileBytes file, Pixels *pixels) {
 Result<FileHeader> read_webp_header(FileBytes file) {
     WebPBitstreamFeatures features;
     RETURN_IF_ERROR(webp_status(WebPGetFeatures(data_of(file), file.size(), &features)));
-    return FileHeader{features.width, features.height, find_orientation(file)};
+    return FileHeader{features.width, features.height, orientation_of_webp(file)};
 }
 
 Status decode_webp(FileBytes file, Pixels *pixels) {

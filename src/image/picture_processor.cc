@@ -11,14 +11,12 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t file_limit = 16 << 20;
-
-struct Family {
+struct ProcessorFamily {
     std::string_view model_type; // of config.json
     std::string_view processor;  // image_processor_type, without "Fast" at its end
     MadeProcessor (*make)(const ProcessorFiles &);
 };
-constexpr Family families[] = {
+constexpr ProcessorFamily families[] = {
     {"qwen2_vl", "Qwen2VLImageProcessor", make_qwen_processor},
     {"qwen2_5_vl", "Qwen2VLImageProcessor", make_qwen_processor},
     {"qwen2_5_vl", "Qwen2_5_VLImageProcessor", make_qwen_processor},
@@ -31,9 +29,9 @@ constexpr Family families[] = {
     {"mistral3", "PixtralImageProcessor", make_pixtral_processor},
 };
 
-const Family *find_family(std::string_view model_type, std::string_view processor) {
+const ProcessorFamily *find_family(std::string_view model_type, std::string_view processor) {
     if (processor.ends_with("Fast")) processor.remove_suffix(4);
-    for (const Family &family : families) {
+    for (const ProcessorFamily &family : families) {
         if (family.model_type == model_type && family.processor == processor) return &family;
     }
     return nullptr;
@@ -43,8 +41,7 @@ const Family *find_family(std::string_view model_type, std::string_view processo
 Result<std::optional<JsonDocument>> load(const std::string &path) {
     ASSIGN_OR_RETURN(const bool exists, file_exists(path));
     if (!exists) return std::optional<JsonDocument>();
-    ASSIGN_OR_RETURN(JsonDocument document,
-                     JsonDocument::load(path, file_limit, BATCHLLM_ERROR_MODEL_FORMAT));
+    ASSIGN_OR_RETURN(JsonDocument document, JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
     return std::optional<JsonDocument>(std::move(document));
 }
 
@@ -74,7 +71,7 @@ PictureProcessor::make(const std::string &model_dir, const Tokenizer *tokenizer,
     ASSIGN_OR_RETURN(const std::string model_type, config->root().string("model_type"));
     ASSIGN_OR_RETURN(const JsonValue kind, settings->at("image_processor_type"));
     ASSIGN_OR_RETURN(const std::string kind_name, kind.string());
-    const Family *family = find_family(model_type, kind_name);
+    const ProcessorFamily *family = find_family(model_type, kind_name);
     if (family == nullptr) {
         return kind.unsupported("pictures of a model of type " + printable(model_type) +
                                 " by this processor");

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "journal/named_file.h"
 
 namespace batchllm {
 

@@ -16,7 +16,6 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "journal/file_hash.h"
-#include "journal/named_file.h"
 #include "journal/word.h"
 
 namespace batchllm {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,10 +29,6 @@ Result<bool> end_alike(const std::string &path, int fd, int other) {
 }
 
 } // namespace
-
-Status io_error(const std::string &path, const char *what, int code) {
-    return error(BATCHLLM_ERROR_IO, "%s: %s: %s", path.c_str(), what, std::strerror(code));
-}
 
 Result<bool> same_file(const std::string &path, int fd) {
     struct stat own, found;

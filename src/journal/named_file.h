@@ -1,7 +1,6 @@
-// Whether a path leads to a given open file; errors of files.
+// Whether a path leads to a given open file.
 #pragma once
 
-#include <cerrno>
 #include <string>
 
 #include "base/status.h"
@@ -17,8 +16,5 @@ Result<bool> same_file(const std::string &path, int fd);
 // copy that has replaced the file passes until more is written to the original; if nothing more is
 // written, the copy is complete anyway.
 Result<bool> leads_to(const std::string &path, int fd);
-
-// IO: the path, what could not be done, and why.
-Status io_error(const std::string &path, const char *what, int code = errno);
 
 } // namespace batchllm

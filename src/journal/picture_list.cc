@@ -14,7 +14,6 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "journal/file_scanner.h"
-#include "journal/named_file.h"
 #include "journal/results_file.h"
 
 namespace batchllm {

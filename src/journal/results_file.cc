@@ -15,16 +15,6 @@
 #include "journal/named_file.h"
 
 namespace batchllm {
-int write_all(int fd, std::string_view bytes, size_t *written) noexcept {
-    *written = 0;
-    while (*written < bytes.size()) {
-        const ssize_t part = ::write(fd, bytes.data() + *written, bytes.size() - *written);
-        if (part < 0 && errno == EINTR) continue;
-        if (part < 0) return errno;
-        *written += static_cast<size_t>(part);
-    }
-    return 0;
-}
 
 namespace {
 

@@ -14,10 +14,6 @@
 
 namespace batchllm {
 
-// Writes everything. On an error, sets *written to the number of bytes written before it and
-// returns errno.
-int write_all(int fd, std::string_view bytes, size_t *written) noexcept;
-
 class ResultsFile {
   public:
     ResultsFile() = default; // no file

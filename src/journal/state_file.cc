@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/file.h"
-#include "journal/named_file.h"
 #include "journal/results_file.h"
 #include "journal/word.h"
 

@@ -8,7 +8,6 @@
 namespace batchllm {
 
 std::string absent_shape_keys(const std::string &model_dir) {
-    constexpr size_t file_limit = 64U << 20U;
     struct Key {
         const char *name, *other = ""; // and what some families have in its place
     };
@@ -20,7 +19,7 @@ std::string absent_shape_keys(const std::string &model_dir) {
                             {"head_dim", "attention_head_dim"},
                             {"vocab_size"}};
     const auto document =
-        JsonDocument::load(model_dir + "/config.json", file_limit, BATCHLLM_ERROR_MODEL_FORMAT);
+        JsonDocument::load(model_dir + "/config.json", BATCHLLM_ERROR_MODEL_FORMAT);
     if (!document.ok() || !document->root().is_object()) return "";
     const JsonValue root = document->root();
     const auto part = root.given("text_config");

@@ -11,7 +11,7 @@ namespace batchllm {
 namespace {
 
 constexpr int64_t most_rank = 1 << 20;
-constexpr size_t most_expressions = 1024;
+constexpr size_t most_adapter_expressions = 1024;
 
 // They say how the adapter was trained, or repeat what the files show.
 constexpr std::string_view harmless_keys[] = {
@@ -174,7 +174,7 @@ Status AdapterConfig::read_patterns(const JsonValue &config, std::string_view ke
                                         typename Patterns<T>::Plain{place, number});
             continue;
         }
-        if (patterns->expressions.size() == most_expressions) {
+        if (patterns->expressions.size() == most_adapter_expressions) {
             return object->unsupported("it has too many expressions");
         }
         Budget budget = budget_of_expression();

@@ -19,24 +19,24 @@ namespace batchllm {
 namespace {
 
 // The tensors of one module in the files.
-struct Pair {
+struct FactorPair {
     const StoredTensor *a = nullptr;
     const StoredTensor *b = nullptr;
 };
-struct Kind {
+struct FactorKind {
     std::string_view ending;
     bool of_embedding;
-    const StoredTensor *Pair::*place;
+    const StoredTensor *FactorPair::*place;
 };
-constexpr Kind kinds[] = {{".lora_A.weight", false, &Pair::a},
-                          {".lora_B.weight", false, &Pair::b},
-                          {".lora_embedding_A", true, &Pair::a},
-                          {".lora_embedding_B", true, &Pair::b}};
+constexpr FactorKind kinds[] = {{".lora_A.weight", false, &FactorPair::a},
+                                {".lora_B.weight", false, &FactorPair::b},
+                                {".lora_embedding_A", true, &FactorPair::a},
+                                {".lora_embedding_B", true, &FactorPair::b}};
 // Null: the tensor is none of LoRA's.
-const Kind *kind_of(std::string_view tensor) {
+const FactorKind *kind_of(std::string_view tensor) {
     const auto *const found =
         std::find_if(std::begin(kinds), std::end(kinds),
-                     [&](const Kind &kind) { return tensor.ends_with(kind.ending); });
+                     [&](const FactorKind &kind) { return tensor.ends_with(kind.ending); });
     return found == std::end(kinds) ? nullptr : found;
 }
 
@@ -77,10 +77,10 @@ class AdapterReader {
         constexpr std::string_view prefix = "base_model.model."; // PEFT's own modules
         std::string name = tensor.name;
         if (name.starts_with(prefix)) name.erase(0, prefix.size());
-        const Kind *kind = kind_of(name);
+        const FactorKind *kind = kind_of(name);
         if (kind == nullptr) return take_copy(tensor, name);
         name.resize(name.size() - kind->ending.size());
-        Pair &pair = (kind->of_embedding ? embeddings_ : linear_)[name];
+        FactorPair &pair = (kind->of_embedding ? embeddings_ : linear_)[name];
         if (pair.*kind->place != nullptr) return refuse(tensor, "comes under two names");
         pair.*kind->place = &tensor;
         return {};
@@ -132,7 +132,7 @@ class AdapterReader {
     struct Stored {
         Tensor a, b;
     };
-    Result<Stored> read_pair(const std::string &name, const Pair &pair) const {
+    Result<Stored> read_pair(const std::string &name, const FactorPair &pair) const {
         if (pair.a == nullptr || pair.b == nullptr) {
             return error(BATCHLLM_ERROR_ADAPTER_FORMAT,
                          "%s: module %s has only one of the two matrices", path_.c_str(),
@@ -218,7 +218,7 @@ class AdapterReader {
         return name;
     }
 
-    Status take(const std::string &name, const Pair &pair) {
+    Status take(const std::string &name, const FactorPair &pair) {
         ASSIGN_OR_RETURN(const Stored stored, read_pair(name, pair));
         const std::string plain = plain_name(name);
         const std::string described = modules_.name_of(plain);
@@ -438,7 +438,7 @@ class AdapterReader {
         return to;
     }
 
-    Status take_embedding(const std::string &name, const Pair &pair) {
+    Status take_embedding(const std::string &name, const FactorPair &pair) {
         ASSIGN_OR_RETURN(const Stored stored, read_pair(name, pair));
         if (described_name(name + ".weight", model_) != model_.embedding.name) {
             return error(BATCHLLM_ERROR_ADAPTER_FORMAT,
@@ -466,7 +466,7 @@ class AdapterReader {
     const AdapterModules &modules_;
     std::string path_;
     const AdapterConfig *config_ = nullptr;
-    std::map<std::string, Pair> linear_, embeddings_; // by module
+    std::map<std::string, FactorPair> linear_, embeddings_; // by module
     std::vector<std::string> scaled_; // modules and parameters, as the configuration names them
     std::vector<Unsure> unsure_;
     std::optional<bool> turned_; // as far as shapes show it

@@ -34,7 +34,7 @@ Status check_shard_name(const JsonValue &value, const std::string &name) {
 Status add_shards(const std::string &model_dir, const std::string &index_path,
                   Checkpoint *checkpoint) {
     ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(index_path, index_limit, BATCHLLM_ERROR_MODEL_FORMAT));
+                     JsonDocument::load(index_path, BATCHLLM_ERROR_MODEL_FORMAT, index_limit));
     if (!document.root().is_object()) return document.root().fail("must be an object");
     ASSIGN_OR_RETURN(const JsonValue map, document.root().at("weight_map"));
     ASSIGN_OR_RETURN(const auto members, map.members());

@@ -9,7 +9,6 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t file_limit = 64U << 20U;
 std::string family_names() {
     std::string names;
     const auto families = known_families();
@@ -146,7 +145,7 @@ Result<Model> describe(const JsonValue &config) {
 // The tokens that end a row, if generation_config.json names them.
 Status read_generation_config(const std::string &path, Model *model) {
     ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(path, file_limit, BATCHLLM_ERROR_MODEL_FORMAT));
+                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
     if (!document.root().is_object()) return document.root().fail("must be an object");
     const auto eos = document.root().given("eos_token_id");
     if (!eos) return {};
@@ -164,7 +163,7 @@ Status read_quantization_file(const std::string &path, Model *model) {
     ASSIGN_OR_RETURN(const bool given, file_exists(path));
     if (!given) return {};
     ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(path, file_limit, BATCHLLM_ERROR_MODEL_FORMAT));
+                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
     ASSIGN_OR_RETURN(model->quantization, Quantization::read_modelopt(document.root()));
     return {};
 }
@@ -178,9 +177,8 @@ Result<Model> describe_config(const std::string &text, const std::string &file) 
 }
 
 Result<Model> describe_model(const std::string &model_dir) {
-    ASSIGN_OR_RETURN(
-        const JsonDocument document,
-        JsonDocument::load(model_dir + "/config.json", file_limit, BATCHLLM_ERROR_MODEL_FORMAT));
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::load(model_dir + "/config.json", BATCHLLM_ERROR_MODEL_FORMAT));
     ASSIGN_OR_RETURN(Model model, describe(document.root()));
     model.directory = model_dir;
     RETURN_IF_ERROR(read_quantization_file(model_dir + "/hf_quant_config.json", &model));

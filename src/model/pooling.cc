@@ -9,7 +9,6 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t file_limit = 1U << 20U;
 // "Pooling" for "sentence_transformers.models.Pooling", whatever module the class is in.
 std::string class_of(const std::string &type) {
     const size_t dot = type.rfind('.');
@@ -54,7 +53,7 @@ Result<Pooling> read_mode(const JsonValue &config) {
 
 Result<Pooling> read_pooling(const std::string &path, int32_t hidden) {
     ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(path, file_limit, BATCHLLM_ERROR_MODEL_FORMAT));
+                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
     const JsonValue config = document.root();
     if (!config.is_object()) return config.fail("must be an object");
     ASSIGN_OR_RETURN(const Pooling pooling, read_mode(config));
@@ -80,7 +79,7 @@ Status check_texts(const std::string &path) {
     ASSIGN_OR_RETURN(const bool given, file_exists(path));
     if (!given) return {};
     ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(path, file_limit, BATCHLLM_ERROR_MODEL_FORMAT));
+                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
     const JsonValue config = document.root();
     if (!config.is_object()) return config.fail("must be an object");
     ASSIGN_OR_RETURN(const bool lower, config.boolean_or("do_lower_case", false));
@@ -135,7 +134,7 @@ Result<EmbeddingForm> read_embedding_form(const std::string &model_dir, int32_t 
     if (!given) return EmbeddingForm{};
     RETURN_IF_ERROR(check_texts(model_dir + "/sentence_bert_config.json"));
     ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(path, file_limit, BATCHLLM_ERROR_MODEL_FORMAT));
+                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
     return read_modules(document.root(), model_dir, hidden);
 }
 

@@ -7,20 +7,20 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t bad = BATCHLLM_ERROR_PLAN_FORMAT;
+constexpr int32_t bad_plan = BATCHLLM_ERROR_PLAN_FORMAT;
 
 Status check_options(const PlanOptions &options) {
     if (options.enlarge < BATCHLLM_ENLARGE_NONE || options.enlarge > BATCHLLM_ENLARGE_PAPER) {
-        return error(bad, "options: unknown enlarge %d", options.enlarge);
+        return error(bad_plan, "options: unknown enlarge %d", options.enlarge);
     }
     if (options.order < BATCHLLM_ORDER_DECODE_FIRST || options.order > BATCHLLM_ORDER_ARRIVAL) {
-        return error(bad, "options: unknown order %d", options.order);
+        return error(bad_plan, "options: unknown order %d", options.order);
     }
     if (options.levels < levels_auto || options.levels > 2) {
-        return error(bad, "options: %d levels", options.levels);
+        return error(bad_plan, "options: %d levels", options.levels);
     }
     if (options.min_prefix_tokens < 1) {
-        return error(bad, "options: least prefix of %d tokens", options.min_prefix_tokens);
+        return error(bad_plan, "options: least prefix of %d tokens", options.min_prefix_tokens);
     }
     return {};
 }
@@ -29,19 +29,21 @@ Status check_prefixes(const Plan &plan) {
     for (size_t i = 0; i < plan.prefixes.size(); ++i) {
         const PlanPrefix &prefix = plan.prefixes[i];
         if (prefix.row < 0 || prefix.row >= plan.row_count()) {
-            return error(bad, "prefix %zu: no row %lld", i, static_cast<long long>(prefix.row));
+            return error(bad_plan, "prefix %zu: no row %lld", i,
+                         static_cast<long long>(prefix.row));
         }
         const int32_t row_length = plan.lengths[static_cast<size_t>(prefix.row)];
         if (prefix.length < plan.options.min_prefix_tokens || prefix.length > row_length) {
-            return error(bad, "prefix %zu: %d tokens of a row of %d", i, prefix.length, row_length);
+            return error(bad_plan, "prefix %zu: %d tokens of a row of %d", i, prefix.length,
+                         row_length);
         }
         if (prefix.parent < -1 || prefix.parent >= static_cast<int64_t>(i)) {
-            return error(bad, "prefix %zu: parent %d", i, prefix.parent);
+            return error(bad_plan, "prefix %zu: parent %d", i, prefix.parent);
         }
         if (prefix.parent >= 0) {
             const PlanPrefix &parent = plan.prefixes[static_cast<size_t>(prefix.parent)];
             if (parent.length >= prefix.length) {
-                return error(bad, "prefix %zu: %d tokens, its parent %d", i, prefix.length,
+                return error(bad_plan, "prefix %zu: %d tokens, its parent %d", i, prefix.length,
                              parent.length);
             }
         }
@@ -56,34 +58,34 @@ Status check_groups(const Plan &plan) {
         const PlanGroup &group = plan.groups[i];
         if (group.row_begin != place || group.row_end <= place ||
             group.row_end > plan.row_count()) {
-            return error(bad, "group %zu: rows [%lld, %lld)", i,
+            return error(bad_plan, "group %zu: rows [%lld, %lld)", i,
                          static_cast<long long>(group.row_begin),
                          static_cast<long long>(group.row_end));
         }
         if (group.prefix < -1 || group.prefix >= static_cast<int64_t>(plan.prefixes.size())) {
-            return error(bad, "group %zu: no prefix %d", i, group.prefix);
+            return error(bad_plan, "group %zu: no prefix %d", i, group.prefix);
         }
         if (group.prefix < 0 && group.row_end - group.row_begin != 1) {
-            return error(bad, "group %zu: several rows without a prefix", i);
+            return error(bad_plan, "group %zu: several rows without a prefix", i);
         }
         const int32_t shared =
             group.prefix < 0 ? -1 : plan.prefixes[static_cast<size_t>(group.prefix)].length;
         for (; place < group.row_end; ++place) {
             const int64_t row = plan.rows[static_cast<size_t>(place)];
             if (row < 0 || row >= plan.row_count() || seen[static_cast<size_t>(row)]) {
-                return error(bad, "group %zu: row %lld is not there or is there twice", i,
+                return error(bad_plan, "group %zu: row %lld is not there or is there twice", i,
                              static_cast<long long>(row));
             }
             seen[static_cast<size_t>(row)] = true;
             if (plan.lengths[static_cast<size_t>(row)] <= shared) {
-                return error(bad, "group %zu: row %lld of %d tokens has no own token after %d", i,
-                             static_cast<long long>(row), plan.lengths[static_cast<size_t>(row)],
+                return error(bad_plan, "group %zu: row %lld of %d tokens has no own token after %d",
+                             i, static_cast<long long>(row), plan.lengths[static_cast<size_t>(row)],
                              shared);
             }
         }
     }
     if (place != plan.row_count()) {
-        return error(bad, "groups have %lld of %lld rows", static_cast<long long>(place),
+        return error(bad_plan, "groups have %lld of %lld rows", static_cast<long long>(place),
                      static_cast<long long>(plan.row_count()));
     }
     return {};
@@ -93,19 +95,19 @@ Status check_tokens(const Plan &plan) {
     std::vector<int64_t> offsets(plan.rows.size() + 1);
     for (size_t i = 0; i < plan.lengths.size(); ++i) offsets[i + 1] = offsets[i] + plan.lengths[i];
     if (offsets.back() != static_cast<int64_t>(plan.tokens.size())) {
-        return error(bad, "%zu tokens in rows of %lld", plan.tokens.size(),
+        return error(bad_plan, "%zu tokens in rows of %lld", plan.tokens.size(),
                      static_cast<long long>(offsets.back()));
     }
     if (!plan.salts.empty() && plan.salts.size() != plan.rows.size()) {
-        return error(bad, "%zu salts of %zu rows", plan.salts.size(), plan.rows.size());
+        return error(bad_plan, "%zu salts of %zu rows", plan.salts.size(), plan.rows.size());
     }
     const auto salt = [&](size_t row) { return plan.salts.empty() ? 0 : plan.salts[row]; };
     for (size_t i = 0; i < plan.lengths.size(); ++i) {
         const std::span<const int32_t> row(plan.tokens.data() + offsets[i],
                                            static_cast<size_t>(plan.lengths[i]));
         if (token_fingerprint(row, salt(i)) != plan.fingerprints[i]) {
-            return error(bad, "row %zu: a salt and tokens that are not those of its fingerprint",
-                         i);
+            return error(bad_plan,
+                         "row %zu: a salt and tokens that are not those of its fingerprint", i);
         }
     }
     const auto starts_alike = [&](int64_t a, int64_t b, int32_t length) {
@@ -120,7 +122,7 @@ Status check_tokens(const Plan &plan) {
         for (int64_t k = group.row_begin; k < group.row_end; ++k) {
             const int64_t row = plan.rows[static_cast<size_t>(k)];
             if (!starts_alike(row, prefix.row, prefix.length)) {
-                return error(bad, "group %zu: row %lld does not start with the prefix", i,
+                return error(bad_plan, "group %zu: row %lld does not start with the prefix", i,
                              static_cast<long long>(row));
             }
         }
@@ -130,7 +132,7 @@ Status check_tokens(const Plan &plan) {
         if (prefix.parent < 0) continue;
         const PlanPrefix &parent = plan.prefixes[static_cast<size_t>(prefix.parent)];
         if (!starts_alike(prefix.row, parent.row, parent.length)) {
-            return error(bad, "prefix %zu: does not start with its parent", i);
+            return error(bad_plan, "prefix %zu: does not start with its parent", i);
         }
     }
     return {};
@@ -140,13 +142,13 @@ Status check_tokens(const Plan &plan) {
 
 Status check_plan_structure(const Plan &plan) {
     if (plan.lengths.size() != plan.rows.size() || plan.fingerprints.size() != plan.rows.size()) {
-        return error(bad, "%zu rows, %zu lengths, %zu fingerprints", plan.rows.size(),
+        return error(bad_plan, "%zu rows, %zu lengths, %zu fingerprints", plan.rows.size(),
                      plan.lengths.size(), plan.fingerprints.size());
     }
     RETURN_IF_ERROR(check_options(plan.options));
     for (size_t i = 0; i < plan.rows.size(); ++i) {
-        if (plan.lengths[i] < 0) return error(bad, "row %zu: %d tokens", i, plan.lengths[i]);
-        if (plan.fingerprints[i] == 0) return error(bad, "row %zu: fingerprint 0", i);
+        if (plan.lengths[i] < 0) return error(bad_plan, "row %zu: %d tokens", i, plan.lengths[i]);
+        if (plan.fingerprints[i] == 0) return error(bad_plan, "row %zu: fingerprint 0", i);
     }
     RETURN_IF_ERROR(check_prefixes(plan));
     return check_groups(plan);
@@ -156,7 +158,7 @@ Status check_plan(const Plan &plan) {
     RETURN_IF_ERROR(check_plan_structure(plan));
     if (plan.options.self_contained) return check_tokens(plan);
     if (plan.tokens.empty() && plan.salts.empty()) return {};
-    return error(bad, "tokens or salts in a plan that is not self-contained");
+    return error(bad_plan, "tokens or salts in a plan that is not self-contained");
 }
 
 } // namespace batchllm

@@ -117,7 +117,7 @@ struct Mapped {
     }
 };
 
-using Value = std::function<double(const CurvePoint &)>;
+using ValueOf = std::function<double(const CurvePoint &)>;
 
 // A line at the highest possible value.
 std::string draw_limit(const Mapped &map, int64_t value, const std::string &name) {
@@ -127,8 +127,8 @@ std::string draw_limit(const Mapped &map, int64_t value, const std::string &name
 }
 
 // The area between two values, drawn in steps, because a mean applies to its whole slot.
-std::string draw_area(const Mapped &map, std::span<const CurvePoint> points, const Value &lower,
-                      const Value &upper, const char *kind) {
+std::string draw_area(const Mapped &map, std::span<const CurvePoint> points, const ValueOf &lower,
+                      const ValueOf &upper, const char *kind) {
     std::string out = "<path class=\"" + std::string(kind) + "\" d=\"";
     for (size_t i = 0; i < points.size(); ++i) {
         out += (i == 0 ? "M" : "L") + coordinate(map.x(points[i].begin)) + " " +

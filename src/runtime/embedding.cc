@@ -8,7 +8,7 @@ namespace batchllm {
 namespace {
 
 // Prevents a division by zero, in the same way as torch.nn.functional.normalize.
-constexpr double least_length = 1e-12;
+constexpr double least_norm = 1e-12;
 
 double length_of(std::span<const float> values) {
     double squares = 0;
@@ -36,7 +36,7 @@ void finish_embedding(const EmbeddingForm &form, int64_t count, std::vector<floa
     if (form.dimensions > 0) values.resize(static_cast<size_t>(form.dimensions));
     values.shrink_to_fit();
     double divisor = static_cast<double>(count);
-    if (form.normalize) divisor = std::max(length_of(values), least_length * divisor);
+    if (form.normalize) divisor = std::max(length_of(values), least_norm * divisor);
     for (float &x : values) x = static_cast<float>(static_cast<double>(x) / divisor);
 }
 

@@ -9,10 +9,10 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t least_bytes = 2; // a shorter text cannot be two tokens
+constexpr size_t least_text_bytes = 2; // a shorter text cannot be two tokens
 constexpr size_t longest_bytes = 4096;
 constexpr int32_t most_looked_at = 4096;
-constexpr EncodeOptions plain{false, false};
+constexpr EncodeOptions as_plain_text{false, false};
 
 // The end of the output as text, starting at a character boundary; "" if there is none.
 std::string context_of(const Tokenizer &tokenizer, std::span<const int32_t> output) {
@@ -34,7 +34,7 @@ std::string context_of(const Tokenizer &tokenizer, std::span<const int32_t> outp
 std::vector<int32_t> tokens_behind(const Tokenizer &tokenizer, const std::string &context,
                                    const std::string &text) {
     std::vector<int32_t> tokens;
-    if (!tokenizer.encode(context + text, plain, &tokens).ok()) return {};
+    if (!tokenizer.encode(context + text, as_plain_text, &tokens).ok()) return {};
     std::string_view left = text;
     size_t first = tokens.size();
     while (!left.empty() && first > 0) {
@@ -70,7 +70,8 @@ std::vector<int32_t> forced_tokens(const ConstraintState &state, const Tokenizer
                                    std::span<const int32_t> output, int64_t most) {
     ConstraintState at = state;
     std::string text;
-    if (most < 2 || !at.forced(&text, longest_bytes).ok() || text.size() < least_bytes) return {};
+    if (most < 2 || !at.forced(&text, longest_bytes).ok() || text.size() < least_text_bytes)
+        return {};
     std::vector<int32_t> tokens = tokens_behind(tokenizer, context_of(tokenizer, output), text);
     if (tokens.empty()) tokens = tokens_behind(tokenizer, "", text);
     if (tokens.size() < 2) return {};

@@ -10,14 +10,14 @@ namespace batchllm {
 namespace {
 
 // Steps with more rows have no room; it also bounds the work and memory of looking at texts.
-constexpr size_t most_rows = 256;
+constexpr size_t most_drafting_rows = 256;
 constexpr size_t answer_tokens = size_t{1} << 16; // of ended rows that are looked at
 // Tokens whose chance of being right is below one of these are not computed.
 constexpr float least_chances[] = {0.8F, 0.6F, 0.4F, 0.25F, 0.12F};
-constexpr float least_always = 0.25F; // the same for Drafts::always
-constexpr float no_chance = 2;        // least, if nothing is proposed
-constexpr double least_gain = 1.05;   // of predicted tokens per second
-constexpr double recent = 0.9;        // of the earlier steps' weight, per step
+constexpr float least_always = 0.25F;     // the same for Drafts::always
+constexpr float no_chance = 2;            // least, if nothing is proposed
+constexpr double least_draft_gain = 1.05; // of predicted tokens per second
+constexpr double recent = 0.9;            // of the earlier steps' weight, per step
 
 bool may_draft(const Sequence &sequence) {
     const Constrained *constrained = sequence.constrained.get();
@@ -58,7 +58,7 @@ int32_t LaneDrafts::Row::count(float least) const {
 
 bool LaneDrafts::propose(std::span<Request *const> decoding) {
     for (Request *request : decoding) request->proposed.clear();
-    if (decoding.size() > most_rows) return false;
+    if (decoding.size() > most_drafting_rows) return false;
     look_at(decoding);
     const bool unknown = std::any_of(decoding.begin(), decoding.end(),
                                      [](const Request *request) { return request->unknown > 0; });
@@ -69,7 +69,8 @@ bool LaneDrafts::propose(std::span<Request *const> decoding) {
         const bool apart = apart_pays(choice.step, none);
         if (unknown) return apart || pays_later(decoding, none);
         const double rate = apart ? none.apart() : none.together(overlaps_);
-        if (choice.least == no_chance || choice.step.apart() <= least_gain * rate) return apart;
+        if (choice.least == no_chance || choice.step.apart() <= least_draft_gain * rate)
+            return apart;
         least = choice.least;
     }
     bool any = false;
@@ -162,14 +163,14 @@ bool LaneDrafts::apart_pays(const Step &with, const Step &none) {
     };
     add(&apart_, with.tokens, with.device + with.host);
     add(&together_, none.tokens, std::max(none.device, none.host));
-    return apart_.tokens / apart_.seconds > least_gain * together_.tokens / together_.seconds;
+    return apart_.tokens / apart_.seconds > least_draft_gain * together_.tokens / together_.seconds;
 }
 
 // Some tokens are not known yet. Tokens can be proposed in the next step, behind these and the one that
 // this step samples.
 bool LaneDrafts::pays_later(std::span<Request *const> decoding, const Step &none) {
     for (Row &row : rows_) fill(&row, row.sequence->unknown + 1);
-    return best(decoding, none).step.apart() > least_gain * none.together(overlaps_);
+    return best(decoding, none).step.apart() > least_draft_gain * none.together(overlaps_);
 }
 
 // A step with the proposed tokens that have at least this chance.

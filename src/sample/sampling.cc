@@ -96,18 +96,18 @@ double log_sum_exp(std::span<const float> logits, float largest) {
 }
 
 // Larger logit first; ties: lower id first.
-struct Candidate {
+struct LikelyToken {
     float logit;
     int32_t token;
-    bool operator<(const Candidate &other) const {
+    bool operator<(const LikelyToken &other) const {
         return logit != other.logit ? logit > other.logit : token < other.token;
     }
 };
 
 // The first `count` candidates, unordered. Collects up to twice as many and halves them when full,
 // so the whole costs O(vocabulary).
-std::vector<Candidate> select_largest(std::span<const float> logits, size_t count) {
-    std::vector<Candidate> kept;
+std::vector<LikelyToken> select_largest(std::span<const float> logits, size_t count) {
+    std::vector<LikelyToken> kept;
     const size_t room = std::min(2 * count + 64, logits.size());
     kept.reserve(room);
     float least = -infinity; // other logits can no longer be among the first
@@ -132,7 +132,7 @@ void list_likeliest(std::span<const float> logits, int32_t count, double log_tot
                     std::vector<TopLogprob> *top) {
     auto likeliest = select_largest(logits, static_cast<size_t>(count));
     std::sort(likeliest.begin(), likeliest.end());
-    for (const Candidate &candidate : likeliest) {
+    for (const LikelyToken &candidate : likeliest) {
         if (candidate.logit == -infinity) break;
         const double logprob = static_cast<double>(candidate.logit) - log_total;
         top->push_back({candidate.token, static_cast<float>(logprob)});
@@ -206,9 +206,9 @@ int32_t argmax(std::span<const float> logits, float largest) {
     return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
 }
 
-// The last candidate that top-p keeps, in Candidate's order; its token is an index into logits.
-Candidate top_p_limit(std::span<const float> logits, float largest, float temperature,
-                      float top_p) {
+// The last candidate that top-p keeps, in LikelyToken's order; its token is an index into logits.
+LikelyToken top_p_limit(std::span<const float> logits, float largest, float temperature,
+                        float top_p) {
     // Buckets by distance from the largest: everything in a bucket comes before everything in the
     // next.
     constexpr size_t buckets = 4096;
@@ -231,7 +231,7 @@ Candidate top_p_limit(std::span<const float> logits, float largest, float temper
     size_t limit = 0;
     while (limit + 1 < buckets && before + weight[limit] < wanted) before += weight[limit++];
 
-    std::vector<Candidate> inside;
+    std::vector<LikelyToken> inside;
     for (size_t i = 0; i < logits.size(); ++i) {
         if (bucket_of(logits[i]) == limit) inside.push_back({logits[i], static_cast<int32_t>(i)});
     }
@@ -243,7 +243,7 @@ Candidate top_p_limit(std::span<const float> logits, float largest, float temper
     }
     // An empty bucket at the limit is the last one, reached because of rounding: everything is
     // kept.
-    return inside.empty() ? Candidate{-infinity, std::numeric_limits<int32_t>::max()}
+    return inside.empty() ? LikelyToken{-infinity, std::numeric_limits<int32_t>::max()}
                           : inside[last];
 }
 
@@ -252,7 +252,7 @@ size_t draw_index(std::span<const float> logits, float largest, const SampleInpu
     const SamplingParams &params = *input.params;
     const float temperature = params.temperature;
     const float min_p = params.min_p;
-    Candidate limit{-infinity, std::numeric_limits<int32_t>::max()};
+    LikelyToken limit{-infinity, std::numeric_limits<int32_t>::max()};
     if (params.top_p < 1) limit = top_p_limit(logits, largest, temperature, params.top_p);
 
     // The weights of a block, 0 for those that are not kept.
@@ -311,7 +311,7 @@ int32_t draw(std::span<const float> logits, float largest, const SampleInput &in
     }
     // Only the k largest and those that equal the smallest of them remain, by increasing id.
     float least = infinity;
-    for (const Candidate &candidate : select_largest(logits, top_k)) {
+    for (const LikelyToken &candidate : select_largest(logits, top_k)) {
         least = std::min(least, candidate.logit);
     }
     std::vector<float> kept;

@@ -9,12 +9,12 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t bad = BATCHLLM_ERROR_INVALID_ARGUMENT;
+constexpr int32_t bad_template = BATCHLLM_ERROR_INVALID_ARGUMENT;
 
 bool blank(std::string_view text) { return text.find_first_not_of(" \t") == std::string::npos; }
 
 Status two_fields(const std::string &first, const std::string &second) {
-    return error(bad,
+    return error(bad_template,
                  "template: \"%s\" and \"%s\" are in one line: fields that may be moved have a "
                  "line each",
                  first.c_str(), second.c_str());
@@ -36,15 +36,18 @@ Result<PromptTemplate> PromptTemplate::parse(std::string_view text) {
             continue;
         }
         if (text[brace] == '}') {
-            return error(bad, "template: a } without its { at byte %zu (}} writes a brace)", brace);
+            return error(bad_template,
+                         "template: a } without its { at byte %zu (}} writes a brace)", brace);
         }
         const size_t end = text.find_first_of("{}\n", brace + 1);
         if (end == std::string_view::npos || text[end] != '}') {
-            return error(bad, "template: a { without its } at byte %zu ({{ writes a brace)", brace);
+            return error(bad_template,
+                         "template: a { without its } at byte %zu ({{ writes a brace)", brace);
         }
         const std::string_view name = text.substr(brace + 1, end - brace - 1);
         if (name.empty()) {
-            return error(bad, "template: {} at byte %zu names no field ({{}} writes it)", brace);
+            return error(bad_template, "template: {} at byte %zu names no field ({{}} writes it)",
+                         brace);
         }
         const auto [known, added] = numbers.emplace(name, static_cast<int32_t>(numbers.size()));
         if (added) read.fields.emplace_back(name);
@@ -53,7 +56,8 @@ Result<PromptTemplate> PromptTemplate::parse(std::string_view text) {
         at = end + 1;
     }
     if (read.fields.empty()) {
-        return error(bad, "template: it has no field, such as {text}: every prompt would be equal");
+        return error(bad_template,
+                     "template: it has no field, such as {text}: every prompt would be equal");
     }
     read.parts.push_back(std::move(part));
     return read;
@@ -72,7 +76,8 @@ Result<MovableTemplate> MovableTemplate::of(const PromptTemplate &parsed) {
         const int32_t field = parsed.parts[i].field;
         const std::string &name = parsed.fields[static_cast<size_t>(field)];
         if (std::exchange(seen[static_cast<size_t>(field)], 1) != 0) {
-            return error(bad, "template: \"%s\" is in two lines: fields that may be moved have one",
+            return error(bad_template,
+                         "template: \"%s\" is in two lines: fields that may be moved have one",
                          name.c_str());
         }
         FieldLine line{blank(before) ? name + ": " : before, {}, field};
@@ -85,7 +90,7 @@ Result<MovableTemplate> MovableTemplate::of(const PromptTemplate &parsed) {
         } else if (end == behind.size()) {
             return two_fields(name, parsed.fields[static_cast<size_t>(parsed.parts[i + 1].field)]);
         } else if (behind.find('\n', end + 1) != std::string::npos) {
-            return error(bad,
+            return error(bad_template,
                          "template: a line without a field stands between \"%s\" and \"%s\": what "
                          "all rows have goes before or behind the fields that may be moved",
                          name.c_str(),

@@ -11,7 +11,7 @@
 namespace batchllm {
 namespace {
 
-constexpr int32_t bad = BATCHLLM_ERROR_INVALID_ARGUMENT;
+constexpr int32_t bad_table = BATCHLLM_ERROR_INVALID_ARGUMENT;
 constexpr size_t most_reordered = (size_t{1} << 31) - 2;
 
 std::string names_of(std::span<const TableColumn> columns) {
@@ -36,11 +36,11 @@ Result<std::vector<int32_t>> find_columns(const PromptTemplate &prompt,
     for (const std::string &name : prompt.fields) {
         const auto column = numbers.find(name);
         if (column == numbers.end()) {
-            return error(bad, "template: there is no column %s; the columns are %s",
+            return error(bad_table, "template: there is no column %s; the columns are %s",
                          in_quotes(name).c_str(), names_of(columns).c_str());
         }
         if (column->second == twice) {
-            return error(bad, "template: there are two columns %s", in_quotes(name).c_str());
+            return error(bad_table, "template: there are two columns %s", in_quotes(name).c_str());
         }
         found.push_back(column->second);
     }
@@ -222,7 +222,7 @@ Result<Table> make_table(int64_t rows, std::span<const TableColumn> columns,
                          const TableOptions &options) {
     for (const std::string *text : {&options.prompt, &options.system}) {
         if (is_utf8(*text)) continue;
-        return error(bad, "%s: it is not valid UTF-8",
+        return error(bad_table, "%s: it is not valid UTF-8",
                      text == &options.prompt ? "template" : "system");
     }
     ASSIGN_OR_RETURN(const PromptTemplate prompt, PromptTemplate::parse(options.prompt));

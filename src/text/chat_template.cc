@@ -11,7 +11,6 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t most_file_bytes = size_t{64} << 20;
 constexpr size_t most_template_bytes = size_t{4} << 20;
 constexpr char config_name[] = "tokenizer_config.json";
 constexpr char tokens_name[] = "special_tokens_map.json";
@@ -19,7 +18,7 @@ constexpr char template_name[] = "chat_template.jinja";
 constexpr char tool_template_name[] = "additional_chat_templates/tool_use.jinja";
 constexpr char legacy_name[] = "chat_template.json";
 
-Result<std::string> directory_of(const std::string &path) {
+Result<std::string> template_directory(const std::string &path) {
     ASSIGN_OR_RETURN(const bool of_directory, is_directory(path));
     if (of_directory) return path;
     const size_t slash = path.rfind('/');
@@ -96,7 +95,7 @@ std::tm local_time_now() {
 
 Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::load(const std::string &path) {
     auto made = std::make_unique<ChatTemplate>();
-    ASSIGN_OR_RETURN(const std::string directory, directory_of(path));
+    ASSIGN_OR_RETURN(const std::string directory, template_directory(path));
     made->problem_ = made->read_files(directory);
     if (is_failure_of_process(made->problem_.code())) return made->problem_;
     if (made->problem_.ok() && made->templates_.empty()) {
@@ -131,7 +130,7 @@ Status ChatTemplate::read_files(const std::string &directory) {
     ASSIGN_OR_RETURN(const bool there, file_exists(legacy));
     if (!there) return {};
     ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(legacy, most_file_bytes, BATCHLLM_ERROR_ROW_TEMPLATE));
+                     JsonDocument::load(legacy, BATCHLLM_ERROR_ROW_TEMPLATE));
     ASSIGN_OR_RETURN(const JsonValue value, document.root().at("chat_template"));
     return read_template(value, legacy);
 }
@@ -143,7 +142,7 @@ Status ChatTemplate::read_config(const std::string &directory, bool with_templat
     ASSIGN_OR_RETURN(const bool has_config, file_exists(config));
     if (has_config) {
         ASSIGN_OR_RETURN(const JsonDocument document,
-                         JsonDocument::load(config, most_file_bytes, BATCHLLM_ERROR_ROW_TEMPLATE));
+                         JsonDocument::load(config, BATCHLLM_ERROR_ROW_TEMPLATE));
         const JsonValue root = document.root();
         RETURN_IF_ERROR(read_special_tokens(root));
         complete = root.find("added_tokens_decoder").has_value();
@@ -157,7 +156,7 @@ Status ChatTemplate::read_config(const std::string &directory, bool with_templat
     ASSIGN_OR_RETURN(const bool has_tokens, file_exists(tokens));
     if (!has_tokens) return {};
     ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(tokens, most_file_bytes, BATCHLLM_ERROR_ROW_TEMPLATE));
+                     JsonDocument::load(tokens, BATCHLLM_ERROR_ROW_TEMPLATE));
     return read_special_tokens(document.root());
 }
 

@@ -41,9 +41,7 @@ std::span<const std::byte> bytes_of(const std::string &text) {
 std::string picture(const std::string &file) { return read("image/pictures/" + file); }
 
 struct Golden {
-    Golden()
-        : document(
-              JsonDocument::load("image/pictures.json", 64 << 20, BATCHLLM_ERROR_MODEL_FORMAT)) {}
+    Golden() : document(JsonDocument::load("image/pictures.json", BATCHLLM_ERROR_MODEL_FORMAT)) {}
     std::vector<JsonValue> list(const char *key) const {
         return document->root().at(key).value().elements().value();
     }

@@ -144,7 +144,7 @@ void check_rope_theta(const Model &got, const JsonValue &e) {
 }
 
 void absent_keys_have_the_defaults_of_transformers(void **) {
-    auto document = JsonDocument::load("golden/config_defaults.json", 1 << 20, 1);
+    auto document = JsonDocument::load("golden/config_defaults.json", 1);
     assert_true(document.ok());
     const JsonValue root = document->root();
     const auto members = *root.members();
@@ -1908,7 +1908,7 @@ void a_missing_file_is_named(void **) {
 }
 
 void rope_frequencies_equal_those_of_transformers(void **) {
-    auto document = JsonDocument::load("golden/rope.json", 1 << 24, 1);
+    auto document = JsonDocument::load("golden/rope.json", 1);
     assert_true(document.ok());
     int64_t compared = 0;
     int64_t off_by_one = 0;

@@ -11,7 +11,7 @@ void StateWork::prepare(const TokenBatch &batch) {
     nodes.clear();
     pieces.clear();
     levels.clear();
-    const std::vector<int32_t> level = state_levels(batch);
+    const std::vector<int32_t> level = levels_of_states(batch);
     const int32_t most = level.empty() ? -1 : *std::max_element(level.begin(), level.end());
     for (int32_t l = 0; l <= most; ++l) {
         Level of{nodes.size(), 0, pieces.size(), 0};

@@ -10,7 +10,7 @@
 namespace batchllm {
 namespace {
 
-using Parts = std::vector<const Tensor *>;
+using TensorParts = std::vector<const Tensor *>;
 
 constexpr int64_t cublas_multiple = 16; // rows and columns of cuBLASLt's products in e4m3
 constexpr int64_t scale_block = 128;    // rows and columns of its blocks of scales, and of experts'
@@ -22,7 +22,8 @@ class Fit {
     Fit(const Model &model, Quantize quantize) : model_(model), quantize_(quantize) {}
 
     // A matrix made of these tensors, those that the model has. moves: rows or columns are padded heads.
-    bool operator()(int64_t rows, int64_t columns, const Parts &parts, bool moves = false) const {
+    bool operator()(int64_t rows, int64_t columns, const TensorParts &parts,
+                    bool moves = false) const {
         if (!is_multiple(rows, cublas_multiple) || !is_multiple(columns, cublas_multiple)) {
             return false;
         }
@@ -40,7 +41,7 @@ class Fit {
         const auto biased = [](const FeedForward &each) {
             return each.gate.bias || each.up.bias || each.down.bias;
         };
-        const auto fits = [&](int64_t rows, int64_t columns, const Parts &parts) {
+        const auto fits = [&](int64_t rows, int64_t columns, const TensorParts &parts) {
             return (*this)(rows, columns, parts);
         };
         return !layer.parallel && !experts.before && one.activation == Activation::silu &&
@@ -53,7 +54,7 @@ class Fit {
 
   private:
     // Whether the file's scales can be used as they are.
-    bool has_own_scales(int64_t columns, const Parts &parts, bool moves) const {
+    bool has_own_scales(int64_t columns, const TensorParts &parts, bool moves) const {
         bool rows = true, blocks = !moves && columns % scale_block == 0;
         int64_t first = 0;
         for (const Tensor *part : parts) {

@@ -12,7 +12,7 @@
 namespace batchllm {
 namespace {
 
-constexpr size_t most_file_bytes = size_t{1} << 20;
+constexpr size_t most_costs_bytes = size_t{1} << 20;
 constexpr size_t most_products = 256;
 
 // Fitted to the jobs of bench/throughput and the cases of bench/attention in docs/lab/jobs.md.
@@ -118,7 +118,7 @@ struct Key {
     double DeviceCosts::*field;
     double least, most;
 };
-constexpr std::array<Key, 10> numbers = {{
+constexpr std::array<Key, 10> cost_numbers = {{
     {"product_us", &DeviceCosts::product_us, 0, 1e9},
     {"memory_bandwidth", &DeviceCosts::memory_bandwidth, 1, 1e18},
     {"attention_flops", &DeviceCosts::attention_flops, 1, 1e21},
@@ -264,7 +264,7 @@ Result<DeviceCosts> find_device_costs(const std::string &name) {
     if (name.find('/') == std::string::npos && !name.ends_with(".json")) {
         return named_device_costs(name);
     }
-    ASSIGN_OR_RETURN(std::string text, read_file(name, most_file_bytes));
+    ASSIGN_OR_RETURN(std::string text, read_file(name, most_costs_bytes));
     return parse_device_costs(std::move(text), name);
 }
 
@@ -316,7 +316,7 @@ Result<DeviceCosts> parse_device_costs(std::string text, const std::string &file
     costs.batches_in_flight = static_cast<int32_t>(in_flight);
     ASSIGN_OR_RETURN(const JsonValue products, root.at("products"));
     ASSIGN_OR_RETURN(costs.products, read_products(products));
-    for (const Key &key : numbers) {
+    for (const Key &key : cost_numbers) {
         ASSIGN_OR_RETURN(const JsonValue value, root.at(key.name));
         ASSIGN_OR_RETURN(costs.*key.field, value.number(key.least, key.most));
     }
@@ -339,7 +339,7 @@ std::string device_costs_text(const DeviceCosts &costs) {
     text += ",\n  \"step_tokens\": " + std::to_string(costs.step_tokens);
     text += ",\n  \"batches_in_flight\": " + std::to_string(costs.batches_in_flight);
     text += ",\n  \"products\": " + products_text(costs.products);
-    for (const Key &key : numbers) {
+    for (const Key &key : cost_numbers) {
         text.append(",\n  \"").append(key.name).append("\": ");
         text.append(number_text(costs.*key.field));
     }

@@ -12,14 +12,16 @@ namespace batchllm {
 namespace {
 
 // SplitMix64's finaliser: every bit of the result depends on every bit of the argument.
-uint64_t mix(uint64_t x) {
+uint64_t splitmix(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
 
-uint64_t mix(uint64_t key, uint64_t a, uint64_t b) { return mix(mix(mix(key) ^ a) ^ b); }
+uint64_t splitmix(uint64_t key, uint64_t a, uint64_t b) {
+    return splitmix(splitmix(splitmix(key) ^ a) ^ b);
+}
 
 // In (0, 1].
 double unit(uint64_t hash) { return (static_cast<double>(hash >> 11) + 1) * 0x1p-53; }
@@ -39,7 +41,7 @@ void add_hidden(const TokenBatch &batch, const OutputRow &row, int32_t size,
         float sum = 0;
         for (int32_t i = 0; i < row.count; ++i) {
             const auto token = static_cast<uint64_t>(batch.tokens[row.token + i]);
-            const uint64_t hash = mix(token, for_token, static_cast<uint64_t>(d));
+            const uint64_t hash = splitmix(token, for_token, static_cast<uint64_t>(d));
             sum +=
                 static_cast<float>(static_cast<int32_t>(hash % (2 * levels + 1)) - levels) / levels;
         }
@@ -93,7 +95,7 @@ SimBackend::SimBackend(const SimOptions &options, const BackendOptions &backend_
 }
 
 int64_t SimBackend::output_length(uint64_t random_key) const {
-    const uint64_t hash = mix(random_key, for_length, 0);
+    const uint64_t hash = splitmix(random_key, for_length, 0);
     if (options_.eos_token < 0) return 0;
     if (options_.max_length > 0)
         return options_.min_length +
@@ -111,7 +113,7 @@ int64_t SimBackend::output_length(uint64_t random_key) const {
 int32_t SimBackend::other_token(uint64_t key, int32_t position, int32_t rank) const {
     const int32_t vocabulary = options_.vocabulary;
     const int32_t choices = options_.eos_token >= 0 ? vocabulary - 1 : vocabulary;
-    const uint64_t hash = mix(key, for_token, static_cast<uint32_t>(position));
+    const uint64_t hash = splitmix(key, for_token, static_cast<uint32_t>(position));
     const auto choice =
         static_cast<int32_t>((hash + static_cast<uint64_t>(rank)) % static_cast<uint64_t>(choices));
     return options_.eos_token >= 0 && choice >= options_.eos_token ? choice + 1 : choice;
@@ -141,8 +143,8 @@ void SimBackend::sample_row(const Drawn &row, TokenMask mask, SampleOutput *out)
     if (row.logprobs < 0) return;
     // The chosen token has at least half of the probability, and each further token half of the
     // previous one's.
-    out->logprob = static_cast<float>(
-        std::log(0.5 + 0.5 * unit(mix(row.key, for_logprob, static_cast<uint32_t>(row.position)))));
+    out->logprob = static_cast<float>(std::log(
+        0.5 + 0.5 * unit(splitmix(row.key, for_logprob, static_cast<uint32_t>(row.position)))));
     const int32_t count = std::min(row.logprobs, options_.vocabulary - 1);
     for (int32_t i = 0; i < count; ++i) {
         const int32_t token =
@@ -265,8 +267,8 @@ Status SimBackend::forward(const TokenBatch &batch) {
             list_likeliest(input, &output->samples[flight.rows.size() - 1]);
         }
         for (const int32_t target : row.targets) {
-            const uint64_t hash = mix(static_cast<uint32_t>(input.position), for_logprob,
-                                      static_cast<uint32_t>(target));
+            const uint64_t hash = splitmix(static_cast<uint32_t>(input.position), for_logprob,
+                                           static_cast<uint32_t>(target));
             output->target_logprobs.push_back(static_cast<float>(std::log(unit(hash))));
         }
         if (embedded(row.task)) add_hidden(batch, row, info_.hidden, &output->hidden);

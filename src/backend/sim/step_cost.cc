@@ -15,7 +15,7 @@
 namespace batchllm {
 namespace {
 
-constexpr double element = 2; // bytes
+constexpr double element_bytes = 2; // bytes
 // Bytes of memory traffic per element; caches absorb part of what is written.
 constexpr double norm_bytes = 6;       // the stream read and written, the term added, the result
 constexpr double activation_bytes = 6; // two read, one written
@@ -226,7 +226,7 @@ void StepCost::add_experts(const Experts &experts, const LayerForms &forms, doub
     }
     routed_ += chosen;
     routings_ += 1;
-    elementwise_bytes_ += chosen * hidden * element; // read by the weighted sum
+    elementwise_bytes_ += chosen * hidden * element_bytes; // read by the weighted sum
 }
 
 StepCost::AttentionLayers StepCost::layers_of(const Attention &a) const {
@@ -242,7 +242,7 @@ StepCost::AttentionLayers StepCost::layers_of(const Attention &a) const {
     }
     const Latent &of = a.latent;
     one.up = elements(of.up);
-    one.up_bytes = element * a.heads * (of.plain + 2 * of.rank + of.value_dim);
+    one.up_bytes = element_bytes * a.heads * (of.plain + 2 * of.rank + of.value_dim);
     if (!expands_latents(a)) return one;
     one.plain_pair = 4.0 * a.heads * latent_head_dim / head_share(latent_head_dim);
     one.expansion = 2 * one.up / expanding_share;
@@ -350,7 +350,7 @@ double StepCost::exchange_seconds(double tokens, double wanted) const {
     if (ranks_ == 1) return 0;
     const double others = (ranks_ - 1) / ranks_;
     const bool hides = ranks_ == 2 && tokens >= DeviceCosts::owned_tokens;
-    const double sums = (hides ? 1 : 2) * others * tokens * summed_ * element;
+    const double sums = (hides ? 1 : 2) * others * tokens * summed_ * element_bytes;
     const double logits = wanted / ranks_ * others * vocabulary_ * 4;
     return (sums_ + (wanted > 0 ? 1 : 0)) * costs_.exchange_us * 1e-6 +
            (sums + logits) / costs_.link_bandwidth;
@@ -397,7 +397,7 @@ AdapterCost AdapterCosts::of(const Adapter &adapter) const {
         if (!low.a) return;
         const double share = chosen / ranks_;
         cost.elements += share * double(low.rank()) * double(low.a.columns + low.b.rows);
-        cost.token_bytes += share * element * double(low.a.columns + 2 * low.b.rows);
+        cost.token_bytes += share * element_bytes * double(low.a.columns + 2 * low.b.rows);
     };
     std::unordered_set<const Tensor *> launched;
     for (const auto &[tensor, low] : adapter.changes) {
@@ -422,7 +422,7 @@ double StepCost::adapter_seconds(const TokenBatch &batch,
         if (tokens[slot] == 0) continue;
         const AdapterCost &of = adapters[slot];
         launches = std::max(launches, of.matrices);
-        bytes += tokens[slot] * of.token_bytes + element * of.elements;
+        bytes += tokens[slot] * of.token_bytes + element_bytes * of.elements;
         multiplied += tokens[slot] * of.elements;
     }
     if (!costs_.gpu) return multiplied * element_seconds(costs_.products, 1);
@@ -498,9 +498,10 @@ double StepCost::attention_seconds(const TokenBatch &batch, const AttentionLayer
         const bool streamed = queries[n] <= streamed_queries;
         const double rows = queries[n] * ratio;
         const bool narrow = streamed || rows <= narrow_rows;
-        bytes += seen[n] * key_elements * (narrow ? kv_bytes : element);
+        bytes += seen[n] * key_elements * (narrow ? kv_bytes : element_bytes);
         if (streamed) continue;
-        if (!narrow && kv_bytes < element) widened += seen[n] * key_elements * (kv_bytes + element);
+        if (!narrow && kv_bytes < element_bytes)
+            widened += seen[n] * key_elements * (kv_bytes + element_bytes);
         const double in_plain_form = plain ? of_prompts[n] : 0;
         flops += in_plain_form * layers.plain_pair +
                  (pairs[n] - in_plain_form) * pair_flops * rounded_up(rows, padded_queries) / rows;

@@ -7,13 +7,8 @@ namespace batchllm {
 
 namespace {
 
-constexpr size_t kMostPairs = 20000;        // of simple sets in one intersection
-constexpr int64_t kMostPairsInAll = 300000; // in one constraint
-int64_t smaller_bound(int64_t a, int64_t b) {
-    if (a == kUnbounded) return b;
-    if (b == kUnbounded) return a;
-    return std::min(a, b);
-}
+constexpr size_t kMostSetPairs = 20000;        // of simple sets in one intersection
+constexpr int64_t kMostSetPairsInAll = 300000; // in one constraint
 
 template <typename T> void add_missing(std::vector<T> *to, const std::vector<T> &from) {
     for (const T &item : from) {
@@ -40,15 +35,15 @@ Result<ValueSet> SchemaMeaning::intersect(const ValueSet &a, const ValueSet &b) 
     out.null = a.null && b.null;
     out.yes = a.yes && b.yes;
     out.no = a.no && b.no;
-    if (a.numbers.size() * b.numbers.size() > kMostPairs ||
-        a.strings.size() * b.strings.size() > kMostPairs ||
-        a.arrays.size() * b.arrays.size() > kMostPairs ||
-        a.objects.size() * b.objects.size() > kMostPairs) {
+    if (a.numbers.size() * b.numbers.size() > kMostSetPairs ||
+        a.strings.size() * b.strings.size() > kMostSetPairs ||
+        a.arrays.size() * b.arrays.size() > kMostSetPairs ||
+        a.objects.size() * b.objects.size() > kMostSetPairs) {
         return too_many();
     }
     pairs_ += static_cast<int64_t>(a.arrays.size() * b.arrays.size() +
                                    a.objects.size() * b.objects.size());
-    too_large_ |= pairs_ > kMostPairsInAll;
+    too_large_ |= pairs_ > kMostSetPairsInAll;
     if (too_large_) return too_many();
     for (const NumberSet &x : a.numbers) {
         for (const NumberSet &y : b.numbers) {
@@ -167,7 +162,7 @@ Result<std::optional<ArraySet>> SchemaMeaning::intersect(const ArraySet &a, cons
     }
     out.rest = numbers_.both(a.rest, b.rest);
     out.least = std::max(a.least, b.least);
-    out.greatest = smaller_bound(a.greatest, b.greatest);
+    out.greatest = Automaton::smaller_bound(a.greatest, b.greatest);
     out.contains = a.contains;
     for (const ArraySet::Contains &entry : b.contains) {
         const bool known = std::any_of(
@@ -260,7 +255,7 @@ Result<std::optional<ObjectSet>> SchemaMeaning::intersect(const ObjectSet &a, co
         }
     }
     out.least = std::max(a.least, b.least);
-    out.greatest = smaller_bound(a.greatest, b.greatest);
+    out.greatest = Automaton::smaller_bound(a.greatest, b.greatest);
     out.count_origin = a.count_origin ? a.count_origin : b.count_origin;
     out.exists = a.exists;
     for (const ObjectSet::Exists &entry : b.exists) {

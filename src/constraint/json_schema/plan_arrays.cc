@@ -8,9 +8,9 @@ namespace batchllm {
 
 namespace {
 
-constexpr int64_t kMostIndex = 1000; // of an item that is counted one by one
-constexpr size_t kMostStates = 4000; // of an automaton of items
-constexpr size_t kMostEdges = 20000;
+constexpr int64_t kMostIndex = 1000;     // of an item that is counted one by one
+constexpr size_t kMostItemStates = 4000; // of an automaton of items
+constexpr size_t kMostItemEdges = 20000;
 constexpr int64_t kMostDistinct = 128; // values
 
 } // namespace
@@ -148,7 +148,7 @@ Result<bool> SchemaPlanner::plan_contains(const ArraySet &set, ArrayPlan *plan) 
         for (auto &[item, place] : ways) {
             if (meaning_.seen_empty(item)) continue;
             state.edges.push_back({item, enter(std::move(place))});
-            if (++edges > kMostEdges || places.size() > kMostStates) return false;
+            if (++edges > kMostItemEdges || places.size() > kMostItemStates) return false;
         }
     }
     return true;

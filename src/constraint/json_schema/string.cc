@@ -14,12 +14,6 @@ constexpr int64_t kMostNameLength = 4096;
 
 bool continues(int byte) { return (byte & 0xc0) == 0x80; }
 
-int64_t smaller_bound(int64_t a, int64_t b) {
-    if (a == kUnbounded) return b;
-    if (b == kUnbounded) return a;
-    return std::min(a, b);
-}
-
 // The number of code points in the shortest text of the language, which must not be empty.
 int64_t least_code_points(const Automaton &language) {
     std::vector<int64_t> distance(static_cast<size_t>(language.states()), -1);
@@ -105,7 +99,7 @@ Result<Automaton> of_length(const Automaton &language, int64_t least, int64_t gr
 Result<StringSet> intersect(const StringSet &a, const StringSet &b, Budget *budget) {
     if (!a.language && !b.language) {
         return StringSet{std::nullopt, std::max(a.least, b.least),
-                         smaller_bound(a.greatest, b.greatest)};
+                         Automaton::smaller_bound(a.greatest, b.greatest)};
     }
     if (a.language && b.language) {
         ASSIGN_OR_RETURN(Automaton both, intersect(*a.language, *b.language, budget));

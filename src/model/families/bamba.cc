@@ -7,7 +7,7 @@ namespace batchllm {
 namespace {
 
 // One entry per layer, true for Mamba-2.
-Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t layers) {
+Result<std::vector<bool>> read_bamba_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> mamba(layers, true);
     ASSIGN_OR_RETURN(const JsonValue indices, config.at("attn_layer_indices"));
     ASSIGN_OR_RETURN(const auto list, indices.elements());
@@ -51,7 +51,7 @@ Status describe_bamba(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     RETURN_IF_ERROR(set_attention_biases(config, false, model));
     ASSIGN_OR_RETURN(const std::vector<bool> types,
-                     read_mamba_layers(config, model->layers.size()));
+                     read_bamba_layers(config, model->layers.size()));
     return set_mamba_layers(config, types, model);
 }
 

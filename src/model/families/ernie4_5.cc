@@ -26,7 +26,7 @@ Status describe_both(const JsonValue &config, ConfigDefaults defaults, DecoderSh
 
 // The layers with experts: every "moe_layer_interval"-th from "moe_layer_start_index" to
 // "moe_layer_end_index".
-Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t layers) {
+Result<std::vector<bool>> read_ernie_layers(const JsonValue &config, size_t layers) {
     const auto last = static_cast<int32_t>(layers) - 1;
     ASSIGN_OR_RETURN(const int32_t step, read_count(config, "moe_layer_interval", 1, 4096));
     ASSIGN_OR_RETURN(const int32_t begin,
@@ -58,7 +58,7 @@ Status set_ernie_experts(const JsonValue &config, Model *model) {
     router.chosen = counts.chosen;
     router.normalised = true;
     ASSIGN_OR_RETURN(const std::vector<bool> sparse,
-                     read_sparse_layers(config, model->layers.size()));
+                     read_ernie_layers(config, model->layers.size()));
     for (size_t i = 0; i < sparse.size(); ++i) {
         if (!sparse[i]) continue;
         const std::string prefix = layer_prefix(i) + "mlp.";

@@ -22,7 +22,7 @@ struct HeadShape {
     bool operator==(const HeadShape &) const = default;
 };
 
-Status refuse_unsupported(const JsonValue &config) {
+Status refuse_both_directions(const JsonValue &config) {
     if (const auto value = config.given("use_bidirectional_attention")) {
         ASSIGN_OR_RETURN(const std::string kind, value->string());
         // "vision": only affects the tokens of an image.
@@ -258,7 +258,7 @@ Status describe_gemma4(const JsonValue &config, Model *model) {
     defaults.eos = {1};
     defaults.tied = true;
     defaults.per_layer = true;
-    RETURN_IF_ERROR(refuse_unsupported(config));
+    RETURN_IF_ERROR(refuse_both_directions(config));
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
     RETURN_IF_ERROR(set_gemma4_windows(config, model));

@@ -10,7 +10,7 @@ namespace batchllm {
 namespace {
 
 // One entry per layer, true for Mamba-2, which all layers are if there is no list.
-Result<std::vector<bool>> read_mamba_layers(const JsonValue &config, size_t layers) {
+Result<std::vector<bool>> read_granite_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> mamba(layers, true);
     const char *key = config.given("layers_block_type") && !config.given("layer_types")
                           ? "layers_block_type"
@@ -68,7 +68,7 @@ Status describe_granite_hybrid(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_feed_forwards(config, model));
     RETURN_IF_ERROR(set_attention_biases(config, false, model));
     ASSIGN_OR_RETURN(const std::vector<bool> types,
-                     read_mamba_layers(config, model->layers.size()));
+                     read_granite_layers(config, model->layers.size()));
     return set_mamba_layers(config, types, model);
 }
 

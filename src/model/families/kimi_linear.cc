@@ -26,7 +26,7 @@ Status take_list(const JsonValue &list, bool kda, std::vector<int> *kinds) {
 }
 
 // One entry per layer, true for a delta net.
-Result<std::vector<bool>> read_delta_layers(const JsonValue &config, size_t layers) {
+Result<std::vector<bool>> read_kimi_delta_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> delta(layers);
     for (size_t i = 0; i < layers; ++i) delta[i] = i == 0 || i % 4 != 0;
     const auto object = config.given("linear_attn_config");
@@ -99,7 +99,7 @@ ChannelDeltaNet named_delta(const ChannelDeltaNet &shape, const std::string &pre
 }
 
 Status set_mixers(const JsonValue &config, Model *model) {
-    ASSIGN_OR_RETURN(const auto delta, read_delta_layers(config, model->layers.size()));
+    ASSIGN_OR_RETURN(const auto delta, read_kimi_delta_layers(config, model->layers.size()));
     ASSIGN_OR_RETURN(const ChannelDeltaNet shape, read_delta(config));
     if (const auto flag = config.given("mla_use_nope")) {
         ASSIGN_OR_RETURN(const bool none, flag->boolean());
@@ -135,7 +135,7 @@ Result<Router> read_router(const JsonValue &config, const ExpertCounts &counts) 
 }
 
 // One entry per layer, true for experts.
-Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t layers) {
+Result<std::vector<bool>> read_kimi_sparse_layers(const JsonValue &config, size_t layers) {
     if (const auto every = config.given("moe_layer_freq"); every && !every->integer(1, 1).ok()) {
         return every->unsupported("only 1 is supported");
     }
@@ -153,7 +153,7 @@ Status set_experts_of_kimi(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(
         const int32_t shared,
         read_count(config, known_key(config, "num_shared_experts", "n_shared_experts"), 1, 64));
-    ASSIGN_OR_RETURN(const auto sparse, read_sparse_layers(config, model->layers.size()));
+    ASSIGN_OR_RETURN(const auto sparse, read_kimi_sparse_layers(config, model->layers.size()));
     for (size_t i = 0; i < sparse.size(); ++i) {
         // transformers also saves dense layers under this name.
         const std::string published = layer_prefix(i) + "block_sparse_moe.";

@@ -75,7 +75,7 @@ Status set_ropes(const JsonValue &config, Model *model) {
 }
 
 // One entry per layer: the list "moe_layers", or every N-th.
-Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t layers) {
+Result<std::vector<bool>> read_llama4_layers(const JsonValue &config, size_t layers) {
     std::vector<bool> sparse(layers, false);
     if (const auto given = config.given("moe_layers")) {
         ASSIGN_OR_RETURN(const auto list, given->elements());
@@ -118,7 +118,7 @@ Status set_feeds(const JsonValue &config, int32_t width, Model *model) {
                      read_expert_counts(config, {"num_local_experts"}, 16, 1, *model));
     ASSIGN_OR_RETURN(const int32_t dense,
                      read_count(config, "intermediate_size_mlp", 16384, 1 << 20));
-    ASSIGN_OR_RETURN(const auto sparse, read_sparse_layers(config, model->layers.size()));
+    ASSIGN_OR_RETURN(const auto sparse, read_llama4_layers(config, model->layers.size()));
     for (size_t i = 0; i < sparse.size(); ++i) {
         Layer &layer = model->layers[i];
         const std::string prefix = layer_prefix(i) + "feed_forward.";

@@ -12,42 +12,42 @@ namespace {
 constexpr size_t most_layers = 4096;
 constexpr int32_t most_width = 1 << 20;
 
-enum class Kind : uint8_t { mamba, attention, feed_forward, experts };
-using Kinds = std::vector<Kind>;
+enum class NemotronLayer : uint8_t { mamba, attention, feed_forward, experts };
+using NemotronLayers = std::vector<NemotronLayer>;
 
-bool has(const Kinds &kinds, Kind kind) {
+bool has(const NemotronLayers &kinds, NemotronLayer kind) {
     return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
 // One letter per layer, as published.
-Result<Kinds> read_pattern(const JsonValue &pattern) {
+Result<NemotronLayers> read_pattern(const JsonValue &pattern) {
     ASSIGN_OR_RETURN(const std::string letters, pattern.string());
-    constexpr std::string_view known = "M*-E"; // by Kind
-    Kinds kinds;
+    constexpr std::string_view known = "M*-E"; // by NemotronLayer
+    NemotronLayers kinds;
     for (const char letter : letters) {
         const size_t kind = known.find(letter);
         if (kind == std::string_view::npos) {
             return pattern.unsupported("only layers M, *, - and E are supported");
         }
-        kinds.push_back(static_cast<Kind>(kind));
+        kinds.push_back(static_cast<NemotronLayer>(kind));
     }
     return kinds;
 }
 
 // One name per layer, in the older or the newer spelling.
-Result<Kinds> read_names(const JsonValue &types) {
+Result<NemotronLayers> read_names(const JsonValue &types) {
     ASSIGN_OR_RETURN(const auto list, types.elements());
-    Kinds kinds;
+    NemotronLayers kinds;
     for (const JsonValue &item : list) {
         ASSIGN_OR_RETURN(const std::string name, item.string());
         if (name == "mamba" || name == "linear_attention") {
-            kinds.push_back(Kind::mamba);
+            kinds.push_back(NemotronLayer::mamba);
         } else if (name == "attention" || name == "full_attention") {
-            kinds.push_back(Kind::attention);
+            kinds.push_back(NemotronLayer::attention);
         } else if (name == "mlp") {
-            kinds.push_back(Kind::feed_forward);
+            kinds.push_back(NemotronLayer::feed_forward);
         } else if (name == "moe") {
-            kinds.push_back(Kind::experts);
+            kinds.push_back(NemotronLayer::experts);
         } else {
             return item.unsupported("only mamba, attention, mlp and moe are supported");
         }
@@ -55,19 +55,20 @@ Result<Kinds> read_names(const JsonValue &types) {
     return kinds;
 }
 
-Result<Kinds> read_kinds(const JsonValue &config) {
+Result<NemotronLayers> read_kinds(const JsonValue &config) {
     for (const char *key : {"layers_block_type", "layer_types", "hybrid_override_pattern"}) {
         const auto given = config.given(key);
         if (!given) continue;
-        ASSIGN_OR_RETURN(Kinds kinds,
+        ASSIGN_OR_RETURN(NemotronLayers kinds,
                          given->is_string() ? read_pattern(*given) : read_names(*given));
         if (kinds.empty() || kinds.size() > most_layers) {
             return given->fail("must have from 1 to " + std::to_string(most_layers) + " layers");
         }
-        if (has(kinds, Kind::attention)) return kinds;
+        if (has(kinds, NemotronLayer::attention)) return kinds;
         return given->unsupported("a model without a layer of attention is not supported");
     }
-    return Kinds{Kind::mamba, Kind::experts, Kind::attention, Kind::feed_forward};
+    return NemotronLayers{NemotronLayer::mamba, NemotronLayer::experts, NemotronLayer::attention,
+                          NemotronLayer::feed_forward};
 }
 
 // Whichever of two keys is given: transformers prefers `other`.
@@ -157,13 +158,14 @@ Attention attention_of(const std::string &prefix, Attention attention) {
     return attention;
 }
 
-Status set_layers(const JsonValue &config, const Kinds &kinds, int32_t width, Model *model) {
+Status set_layers(const JsonValue &config, const NemotronLayers &kinds, int32_t width,
+                  Model *model) {
     MambaShape mamba;
-    if (has(kinds, Kind::mamba)) {
+    if (has(kinds, NemotronLayer::mamba)) {
         ASSIGN_OR_RETURN(mamba, read_mixer(config));
     }
     LayerExperts experts;
-    if (has(kinds, Kind::experts)) {
+    if (has(kinds, NemotronLayer::experts)) {
         ASSIGN_OR_RETURN(experts, read_experts(config, *model));
     }
     ASSIGN_OR_RETURN(const bool biases, read_flag(config, "mlp_bias", false));
@@ -172,21 +174,21 @@ Status set_layers(const JsonValue &config, const Kinds &kinds, int32_t width, Mo
         Layer &layer = model->layers[i];
         const Layer plain = std::exchange(layer, {});
         const std::string prefix = layer_prefix(i) + "mixer.";
-        const bool mixes = kinds[i] == Kind::mamba || kinds[i] == Kind::attention;
+        const bool mixes = kinds[i] == NemotronLayer::mamba || kinds[i] == NemotronLayer::attention;
         Norm &norm = mixes ? layer.before_attention : layer.before_feed_forward;
         norm = plain.before_attention;
         norm.weight.name = layer_prefix(i) + "norm.weight";
         switch (kinds[i]) {
-        case Kind::mamba:
+        case NemotronLayer::mamba:
             layer.mixer = named_mamba(mamba, prefix, hidden, norm.epsilon);
             break;
-        case Kind::attention:
+        case NemotronLayer::attention:
             layer.mixer = attention_of(prefix, *plain.attention());
             break;
-        case Kind::feed_forward:
+        case NemotronLayer::feed_forward:
             layer.feed = ungated(prefix, width, hidden, biases);
             break;
-        case Kind::experts:
+        case NemotronLayer::experts:
             set_experts(prefix, experts.shape, experts.router, hidden, &layer);
             set_correction(prefix + "gate.e_score_correction_bias", &layer);
             add_shared_expert(ungated(prefix + "shared_experts.", experts.shared, hidden, biases),
@@ -200,7 +202,7 @@ Status set_layers(const JsonValue &config, const Kinds &kinds, int32_t width, Mo
 } // namespace
 
 Status describe_nemotron_h(const JsonValue &config, Model *model) {
-    ASSIGN_OR_RETURN(const Kinds kinds, read_kinds(config));
+    ASSIGN_OR_RETURN(const NemotronLayers kinds, read_kinds(config));
     ConfigDefaults defaults;
     defaults.vocabulary = 131072;
     defaults.intermediate = 21504;

@@ -3,7 +3,7 @@
 namespace batchllm {
 namespace {
 
-constexpr float epsilon = 1e-5F;
+constexpr float pixtral_epsilon = 1e-5F;
 
 // Pairs turn by the patch's row with every other frequency, by its column with those between.
 Status set_rope(const JsonValue &vision, int32_t head_dim, Tower *tower) {
@@ -75,13 +75,14 @@ Status describe_pixtral_tower(const JsonValue &config, const JsonValue &vision, 
     RETURN_IF_ERROR(set_patch(vision, "vision_tower.patch_conv", 16, tower));
     RETURN_IF_ERROR(set_rope(vision, head_dim, tower));
     const int64_t rows = tower->hidden;
-    tower->before = named_norm(NormKind::rms, "vision_tower.ln_pre", rows, epsilon);
+    tower->before = named_norm(NormKind::rms, "vision_tower.ln_pre", rows, pixtral_epsilon);
     for (int32_t i = 0; i < layers; ++i) {
         const std::string prefix = "vision_tower.transformer.layers." + std::to_string(i) + ".";
         Layer layer = tower_layer(tower->hidden, heads, width, activation);
         layer.before_attention =
-            named_norm(NormKind::rms, prefix + "attention_norm", rows, epsilon);
-        layer.before_feed_forward = named_norm(NormKind::rms, prefix + "ffn_norm", rows, epsilon);
+            named_norm(NormKind::rms, prefix + "attention_norm", rows, pixtral_epsilon);
+        layer.before_feed_forward =
+            named_norm(NormKind::rms, prefix + "ffn_norm", rows, pixtral_epsilon);
         Attention &attention = *layer.attention();
         attention.rope = 0;
         attention.q = named_weight(prefix + "attention.q_proj", rows, rows);

@@ -4,7 +4,7 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t most_heads = 1024;
-constexpr int32_t most_head_dim = 1024;
+constexpr int32_t most_linear_head_dim = 1024;
 // Limit for the key heads over all layers. Each has a few parts in the description, and a short
 // file can ask for many.
 constexpr size_t most_heads_in_all = 1 << 15;
@@ -37,9 +37,10 @@ Result<DeltaNet> read_delta_net(const JsonValue &config, size_t layers) {
     ASSIGN_OR_RETURN(delta.key_heads, read_count(config, "linear_num_key_heads", 16, most_heads));
     ASSIGN_OR_RETURN(delta.value_heads,
                      read_count(config, "linear_num_value_heads", 32, most_heads));
-    ASSIGN_OR_RETURN(delta.key_dim, read_count(config, "linear_key_head_dim", 128, most_head_dim));
+    ASSIGN_OR_RETURN(delta.key_dim,
+                     read_count(config, "linear_key_head_dim", 128, most_linear_head_dim));
     ASSIGN_OR_RETURN(delta.value_dim,
-                     read_count(config, "linear_value_head_dim", 128, most_head_dim));
+                     read_count(config, "linear_value_head_dim", 128, most_linear_head_dim));
     ASSIGN_OR_RETURN(delta.width, read_convolution_width(config, "linear_conv_kernel_dim", 4));
     if (delta.value_heads % delta.key_heads != 0) {
         return error(BATCHLLM_ERROR_MODEL_FORMAT,

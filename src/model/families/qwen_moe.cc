@@ -8,13 +8,13 @@ namespace batchllm {
 namespace {
 
 // The differences between the two.
-struct Kind {
+struct QwenMoe {
     ConfigDefaults defaults;
     QwenExperts experts;
 };
 
 // Layers with experts: every "decoder_sparse_step"-th, except those in "mlp_only_layers".
-Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t layers) {
+Result<std::vector<bool>> read_qwen_moe_layers(const JsonValue &config, size_t layers) {
     ASSIGN_OR_RETURN(const int32_t step, read_count(config, "decoder_sparse_step", 1, 4096));
     std::vector<bool> sparse(layers);
     for (size_t i = 0; i < layers; ++i) sparse[i] = (i + 1) % static_cast<size_t>(step) == 0;
@@ -29,7 +29,7 @@ Result<std::vector<bool>> read_sparse_layers(const JsonValue &config, size_t lay
 }
 
 // Everything except windows, and the parts of attention besides its products.
-Status describe_both(const JsonValue &config, const Kind &kind, Model *model) {
+Status describe_both(const JsonValue &config, const QwenMoe &kind, Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, kind.defaults, model));
     describe_decoder(shape, model);
     RETURN_IF_ERROR(set_rope(config, {}, model));
@@ -51,7 +51,7 @@ Status set_sparse_layers(const JsonValue &config, const QwenExperts &defaults, M
     router.chosen = counts.chosen;
     ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", defaults.normalised));
     ASSIGN_OR_RETURN(const std::vector<bool> sparse,
-                     read_sparse_layers(config, model->layers.size()));
+                     read_qwen_moe_layers(config, model->layers.size()));
     for (size_t i = 0; i < sparse.size(); ++i) {
         if (!sparse[i]) continue;
         set_experts(layer_prefix(i) + "mlp.", experts, router, model->hidden, &model->layers[i]);
@@ -73,7 +73,7 @@ Status set_shared_experts(const JsonValue &config, int32_t width, Model *model) 
 }
 
 Status describe_qwen2_moe(const JsonValue &config, Model *model) {
-    Kind kind{{}, {1408, 60, 4}};
+    QwenMoe kind{{}, {1408, 60, 4}};
     kind.defaults.vocabulary = 151936;
     kind.defaults.hidden = 2048;
     kind.defaults.intermediate = 5632;
@@ -97,7 +97,7 @@ Status describe_qwen2_moe(const JsonValue &config, Model *model) {
 }
 
 Status describe_qwen3_moe(const JsonValue &config, Model *model) {
-    Kind kind{{}, {768, 128, 8}};
+    QwenMoe kind{{}, {768, 128, 8}};
     kind.defaults.vocabulary = 151936;
     kind.defaults.hidden = 2048;
     kind.defaults.intermediate = 6144;

@@ -8,8 +8,8 @@ namespace batchllm {
 namespace {
 
 constexpr int32_t most_hidden = 1 << 16;
-constexpr int32_t most_layers = 512;
-constexpr float epsilon = 1e-6F;
+constexpr int32_t most_tower_layers = 512;
+constexpr float qwen_tower_epsilon = 1e-6F;
 
 struct TowerShape {
     int32_t layers = 0, heads = 0, width = 0, outputs = 0;
@@ -49,7 +49,7 @@ Result<TowerShape> read_tower_shape(const JsonValue &vision, const TowerShape &d
                                     Tower *tower) {
     TowerShape shape;
     ASSIGN_OR_RETURN(tower->hidden, read_count(vision, keys.hidden, hidden, most_hidden));
-    ASSIGN_OR_RETURN(shape.layers, read_count(vision, "depth", defaults.layers, most_layers));
+    ASSIGN_OR_RETURN(shape.layers, read_count(vision, "depth", defaults.layers, most_tower_layers));
     ASSIGN_OR_RETURN(shape.heads, read_count(vision, "num_heads", defaults.heads, 1024));
     if (defaults.width > 0) {
         ASSIGN_OR_RETURN(shape.width,
@@ -166,12 +166,12 @@ Result<TowerShape> describe_with_positions(const JsonValue &vision, Tower *tower
     for (size_t i = 0; i < tower->layers.size(); ++i) {
         const std::string prefix = "visual.blocks." + std::to_string(i) + ".";
         Layer &layer = tower->layers[i];
-        layer.before_attention = layer_norm(prefix + "norm1", rows, epsilon);
-        layer.before_feed_forward = layer_norm(prefix + "norm2", rows, epsilon);
+        layer.before_attention = layer_norm(prefix + "norm1", rows, qwen_tower_epsilon);
+        layer.before_feed_forward = layer_norm(prefix + "norm2", rows, qwen_tower_epsilon);
         layer.feed_forward()->up = weight_with_bias(prefix + "mlp.linear_fc1", shape.width, rows);
         layer.feed_forward()->down = weight_with_bias(prefix + "mlp.linear_fc2", rows, shape.width);
     }
-    tower->merger.norm = layer_norm("visual.merger.norm", rows, epsilon);
+    tower->merger.norm = layer_norm("visual.merger.norm", rows, qwen_tower_epsilon);
     tower->merger.feed_forward =
         merging("visual.merger.linear_fc1", "visual.merger.linear_fc2", shape.outputs, *tower);
     return shape;
@@ -196,8 +196,9 @@ Status add_deepstack(const JsonValue &vision, const TowerShape &shape, Tower *to
         const std::string prefix = "visual.deepstack_merger_list." + std::to_string(i) + ".";
         DeepstackMerger &deepstack = tower->deepstack.emplace_back();
         deepstack.layer = layers[i];
-        deepstack.merger.merged_norm = layer_norm(
-            prefix + "norm", int64_t{tower->hidden} * tower->merge * tower->merge, epsilon);
+        deepstack.merger.merged_norm =
+            layer_norm(prefix + "norm", int64_t{tower->hidden} * tower->merge * tower->merge,
+                       qwen_tower_epsilon);
         deepstack.merger.feed_forward =
             merging(prefix + "linear_fc1", prefix + "linear_fc2", shape.outputs, *tower);
     }
@@ -232,8 +233,8 @@ Status describe_qwen2_tower(const JsonValue &config, const JsonValue &vision, Mo
     for (size_t i = 0; i < tower->layers.size(); ++i) {
         const std::string prefix = "visual.blocks." + std::to_string(i) + ".";
         Layer &layer = tower->layers[i];
-        layer.before_attention = layer_norm(prefix + "norm1", rows, epsilon);
-        layer.before_feed_forward = layer_norm(prefix + "norm2", rows, epsilon);
+        layer.before_attention = layer_norm(prefix + "norm1", rows, qwen_tower_epsilon);
+        layer.before_feed_forward = layer_norm(prefix + "norm2", rows, qwen_tower_epsilon);
         FeedForward &feed_forward = *layer.feed_forward();
         feed_forward.width = static_cast<int32_t>(width);
         feed_forward.activation = shape.activation;
@@ -241,7 +242,7 @@ Status describe_qwen2_tower(const JsonValue &config, const JsonValue &vision, Mo
         feed_forward.down = weight_with_bias(prefix + "mlp.fc2", rows, width);
         if (quick) add_quick_gelu(&feed_forward);
     }
-    tower->merger.norm = layer_norm("visual.merger.ln_q", rows, epsilon);
+    tower->merger.norm = layer_norm("visual.merger.ln_q", rows, qwen_tower_epsilon);
     tower->merger.feed_forward =
         merging("visual.merger.mlp.0", "visual.merger.mlp.2", shape.outputs, *tower);
     return set_axes_in_turn(config, {16, 24, 24}, model);
@@ -285,14 +286,16 @@ Status describe_qwen2_5_tower(const JsonValue &config, const JsonValue &vision, 
         const std::string prefix = "visual.blocks." + std::to_string(i) + ".";
         Layer &layer = tower->layers[i];
         layer.attention()->window = whole[i] ? 0 : tower->window;
-        layer.before_attention = named_norm(NormKind::rms, prefix + "norm1", rows, epsilon);
-        layer.before_feed_forward = named_norm(NormKind::rms, prefix + "norm2", rows, epsilon);
+        layer.before_attention =
+            named_norm(NormKind::rms, prefix + "norm1", rows, qwen_tower_epsilon);
+        layer.before_feed_forward =
+            named_norm(NormKind::rms, prefix + "norm2", rows, qwen_tower_epsilon);
         FeedForward &feed_forward = *layer.feed_forward();
         feed_forward.gate = weight_with_bias(prefix + "mlp.gate_proj", shape.width, rows);
         feed_forward.up = weight_with_bias(prefix + "mlp.up_proj", shape.width, rows);
         feed_forward.down = weight_with_bias(prefix + "mlp.down_proj", rows, shape.width);
     }
-    tower->merger.norm = named_norm(NormKind::rms, "visual.merger.ln_q", rows, epsilon);
+    tower->merger.norm = named_norm(NormKind::rms, "visual.merger.ln_q", rows, qwen_tower_epsilon);
     tower->merger.feed_forward =
         merging("visual.merger.mlp.0", "visual.merger.mlp.2", shape.outputs, *tower);
     return set_axes_in_turn(config, {16, 24, 24}, model);
