@@ -28,23 +28,22 @@ bool begins_array_of_objects(std::string_view begin) {
     return next != begin.npos && (begin[next] == '{' || begin[next] == '\n');
 }
 
-// Rejects a file of another kind, in which every line would be an error.
-Status check_kind(int fd, const std::string &path) {
+constexpr size_t kind_bytes = 64; // that tell a file's kind
+
+// Rejects a file of another kind, in which every line would be an error. begin: its first kind_bytes.
+Status check_kind(std::string_view begin, const std::string &path) {
     struct Kind {
         std::string_view begin;
         const char *what, *how;
     };
     constexpr const char *python = "`python -m batchllm run` reads it";
-    constexpr const char *unpack = "unpack it, or pipe it in: --input -";
+    constexpr const char *unpack = "unpack it, or pipe it in unpacked: --input -";
     const Kind kinds[] = {{"PAR1", "a Parquet file", python},
                           {"ARROW1", "an Arrow file", python},
                           {"\x1f\x8b", "compressed by gzip", unpack},
                           {"\x28\xb5\x2f\xfd", "compressed by zstd", unpack},
                           {"BZh", "compressed by bzip2", unpack},
                           {"\xfd\x37zXZ", "compressed by xz", unpack}};
-    char buffer[64];
-    const ssize_t got = ::pread(fd, buffer, sizeof buffer, 0);
-    const std::string_view begin(buffer, got > 0 ? static_cast<size_t>(got) : 0);
     const char *what = nullptr, *how = nullptr;
     for (const Kind &kind : kinds) {
         if (begin.starts_with(kind.begin)) what = kind.what, how = kind.how;
@@ -90,7 +89,9 @@ Result<LineReader> LineReader::open(const std::string &path, int64_t max_line_by
     if (reader.owned_ && stop != nullptr) ::fcntl(reader.fd_, F_SETFL, 0);
     reader.regular_ = S_ISREG(info.st_mode);
     if (reader.regular_) {
-        RETURN_IF_ERROR(check_kind(reader.fd_, reader.path_));
+        char begin[kind_bytes];
+        const ssize_t got = ::pread(reader.fd_, begin, sizeof begin, 0);
+        RETURN_IF_ERROR(check_kind({begin, got > 0 ? static_cast<size_t>(got) : 0}, reader.path_));
         reader.file_bytes_ = info.st_size;
     }
     reader.reserve(2 * read_bytes);
@@ -184,11 +185,13 @@ bool LineReader::line_buffered() const {
 Result<bool> LineReader::next(Line *line) {
     if (!started_) {
         started_ = true;
-        while (end_ - begin_ < 3) {
+        while (end_ - begin_ < kind_bytes && !line_buffered()) {
             ASSIGN_OR_RETURN(const bool more, fill());
             if (!more) break;
         }
-        if (end_ - begin_ >= 3 && std::memcmp(buffer_.get() + begin_, "\xEF\xBB\xBF", 3) == 0) {
+        const std::string_view first(buffer_.get() + begin_, end_ - begin_);
+        if (!regular_) RETURN_IF_ERROR(check_kind(first.substr(0, kind_bytes), path_));
+        if (first.starts_with("\xEF\xBB\xBF")) {
             begin_ += 3;
             consumed_ += 3;
         }

@@ -205,7 +205,8 @@ Status make_plan_file(const PlanCommandOptions &options, const std::atomic<bool>
     RETURN_IF_ERROR(both(written, write_plan_report(options, *window, tokenizer.get(), predicted)));
     std::string text = describe(stats);
     if (!options.previous.empty()) {
-        text += "reused          " + format_count(stats.reused_rows) + " rows\n";
+        text += "reused          " + format_count(stats.reused_rows) + " rows, of " +
+                format_count(stats.known_rows) + " that the previous plan has\n";
     }
     if (whole.rows > 0) {
         text += "computed whole  " + format_count(whole.rows) + " rows of " +

@@ -34,6 +34,7 @@ void append_plan_stats(JsonObject *object, const batchllm_plan_stats &stats) {
         .field("groups", stats.groups)
         .field("grouped_rows", stats.grouped_rows)
         .field("reused_rows", stats.reused_rows)
+        .field("known_rows", stats.known_rows)
         .field("logical_prompt_tokens", stats.logical_tokens)
         .field("processed_prompt_tokens", stats.processed_tokens)
         .field("shared_prompt_tokens", stats.logical_tokens - stats.processed_tokens)

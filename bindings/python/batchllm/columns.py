@@ -229,7 +229,7 @@ def from_texts(rows: Sequence[Union[str, bytes]]) -> Texts:
     if joined.isascii() and joined:
         return Texts(joined.encode("ascii"), offsets_of(map(len, rows)))
     # A lone surrogate has no UTF-8. Passed on as it is, it fails only its own row.
-    encoded = [row.encode("utf-8", "surrogatepass") if isinstance(row, str) else bytes(row) for row in rows]
+    encoded = [row.encode("utf-8", "surrogatepass") if isinstance(row, str) else bytes(memoryview(row)) for row in rows]
     return Texts(b"".join(encoded), offsets_of(map(len, encoded)))
 
 

@@ -45,14 +45,27 @@ def continuation_columns(
     else:
         lists = [continuations] * len(column)
     left = len(continuations) - first - n if per_row else 0
-    if any(row is None or any(item is None for item in row) for row in lists[: len(lists) if per_row else 1]):
-        raise TypeError("continuations: one of them is None")
+    for i, row in enumerate(lists if per_row else lists[:1]):
+        if mistake := _mistake_in(row, text):
+            of = f" of row {first + (i if places is None else places[i])}" if per_row else ""
+            raise TypeError(f"continuations{of}: {mistake}")
     flat = [item for row in lists for item in row]
     if text:
         texts = from_texts(flat)
         return Continuations(texts.data, texts.offsets, offsets_of(map(len, lists)), left)
     tokens = from_tokens(flat)
     return Continuations(tokens.tokens, tokens.offsets, offsets_of(map(len, lists)), left)
+
+
+def _mistake_in(row: Any, text: bool) -> Optional[str]:
+    """What is wrong with the list of one row; None: nothing."""
+    if row is None or isinstance(row, (str, bytes)):
+        return f"{'None' if row is None else 'one text'} in place of a list"
+    for item in row:
+        if item is None or isinstance(item, (str, bytes)) != text:
+            found = "None" if item is None else f"one {type(item).__name__}"
+            return f"{found} among {'texts' if text else 'lists of token ids'}"
+    return None
 
 
 def add_scored_part(

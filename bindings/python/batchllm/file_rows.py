@@ -69,7 +69,9 @@ class Prompts:
                 raise no_column(name, reader.columns, reader.path)
             kind = reader.schema.field(name).type
             if not _is_cell(kind):
-                raise InvalidArgumentError(f"template: {reader.path}: column {name!r} is {kind}: cast it to text first")
+                zone = getattr(kind, "tz", None)
+                way = "convert it to 'UTC', or cast it to text first" if zone else "cast it to text first"
+                raise InvalidArgumentError(f"template: {reader.path}: column {name!r} is {kind}: {way}")
         self.table(reader.schema.empty_table())  # raises if the template is wrong
         return set(names)
 

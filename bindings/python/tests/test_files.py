@@ -643,7 +643,7 @@ class Formats(Files):
     def test_columns_of_the_wrong_type_are_named_and_nothing_is_left(self):
         columns = {
             "numbers": [1, 2], "floats": [0.5, 1.5], "words": [["a"], ["b"]], "nested": [[[1]], [[2]]], "struct": [{"a": 1}] * 2,
-            "days": pyarrow.array([1, 2], pyarrow.date32()), "spans": pyarrow.array([1, 2], pyarrow.duration("s")), "text": ["a", "b"], "ids": [[1, 2], [3]],
+            "days": pyarrow.array([1, 2], pyarrow.date32()), "zoned": pyarrow.array([1, 2], pyarrow.timestamp("us", "Europe/Paris")), "spans": pyarrow.array([1, 2], pyarrow.duration("s")), "text": ["a", "b"], "ids": [[1, 2], [3]],
         }  # fmt: skip
         source = write(self.path("in.parquet"), pyarrow.table(columns))
         engine = batchllm.Engine(MODEL)
@@ -659,6 +659,7 @@ class Formats(Files):
             ({"prompt_column": "struct"}, r"'struct' is struct<"),
             ({"template": "{ids}"}, "template: .*in.parquet: column 'ids' is list<.*cast it to text first"),
             ({"template": "{text} {spans}"}, "'spans' is duration"),
+            ({"template": "{zoned}"}, r"'zoned' is timestamp\[us, tz=Europe/Paris\]: convert it to 'UTC', or cast it to text first"),
             ({"prompt_column": "spans", "chat": True}, "'spans' is duration"),
             ({**both, "continuations_column": "text"}, "continuations_column: .*'text' is large_string: each row has a list"),
             ({**both, "continuations_column": "ids"}, "continuations_column: .*'ids' is list<"),

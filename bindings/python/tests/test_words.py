@@ -337,10 +337,15 @@ class Mistakes(unittest.TestCase):
                                     ({"continue_final_message": 1}, "continue_final_message: True, False or a name")):
                     with self.assertRaisesRegex(TypeError, words):
                         engine.chat([[{"role": "user", "content": "a"}]], **keys)
-                with self.assertRaisesRegex(TypeError, "continuations: one of them is None"):
-                    engine.score(["a"], [" yes", None])
-                with self.assertRaisesRegex(TypeError, "continuations: one of them is None"):
-                    engine.score(["a", "b"], [[" yes"], None])
+                for rows, continuations, words in (
+                        (["a"], [" yes", None], "continuations: None among texts"),
+                        (["a"], [" yes", 5], "continuations: one int among texts"),
+                        (["a", "b"], [[" yes"], None], "continuations of row 1: None in place of a list"),
+                        (["a", "b"], [[" yes"], " no"], "continuations of row 1: one text in place of a list"),
+                        (["a", None, "b"], [[" yes"], None, [5]], "continuations of row 2: one int among texts"),
+                        ([[1], [2]], [[[3]], ["a"]], "continuations of row 1: one str among lists of token ids")):
+                    with self.subTest(words), self.assertRaisesRegex(TypeError, words):
+                        engine.score(rows, continuations)
         with tempfile.TemporaryDirectory() as folder:
             chat_model(folder, "{{ raise_exception('no') }}")
             with batchllm.Engine(folder) as engine:
