@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes src/text/unicode_tables.inc: the Unicode data that tokenizers, chat templates and constraints need.
 
-    pip install 'unicodedata2==16.*'
+    pip install 'unicodedata2==16.*' 'tokenizers==0.23.*'
     scripts/unicode_tables.py > src/text/unicode_tables.inc
 
-Categories are those of Unicode 16, which the regular expressions of the reference
+Categories and scripts are those of Unicode 16, which the regular expressions of the reference
 (Hugging Face tokenizers) follow. Normalization is that of Unicode 9, which its NFC follows: like the reference, it
 ignores later marks and compositions. tests/text/fuzz_tokenizer.py --unicode compares everything with the reference,
 code point by code point.
@@ -12,6 +12,8 @@ code point by code point.
 import sys
 
 import unicodedata2 as unicodedata
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 
 # Code points with a combining class or a canonical decomposition that are newer than Unicode 9.
 NEWER_THAN_9 = """
@@ -67,6 +69,21 @@ def ranges(values):
     return result
 
 
+# Those that expressions of published tokenizers name, and others that they might.
+SCRIPTS = ["Han", "Hiragana", "Katakana", "Hangul", "Latin", "Greek", "Cyrillic", "Arabic", "Hebrew", "Devanagari", "Thai"]
+
+
+def scripts(points):
+    """[first, last, script]: what the reference's own tables say, since Python has none."""
+    text = "".join(map(chr, points))
+    rows = []
+    for script in SCRIPTS:
+        found = Split(Regex(f"\\p{{{script}}}+"), "removed", invert=True).pre_tokenize_str(text)
+        inside = {ord(character): script for piece, _ in found for character in piece}
+        rows += ranges(inside)
+    return rows
+
+
 def print_table(declaration, rows):
     print(f"constexpr {declaration}[] = {{")
     line = "   "
@@ -90,6 +107,8 @@ def main():
     print("// General categories of Unicode 16.0.0: first, category, or two that take turns; up to the next "
           "row's\n// first.")
     print_table("CategoryRun category_runs", categories())
+    print("// Scripts of Unicode 16.0.0: first, last, name.")
+    print_table("ScriptRange script_ranges", scripts(points))
     print("// Canonical combining classes up to Unicode 9: first, last, class.")
     print_table("ValueRange combining_ranges",
                 ranges({p: unicodedata.combining(chr(p)) for p in points if p not in newer}))

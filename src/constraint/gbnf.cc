@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/printable.h"
-#include "constraint/code_points.h"
 #include "constraint/grammar_parser.h"
+#include "text/regex/code_points.h"
 
 namespace batchllm {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "constraint/regex_tree.h"
+#include "constraint/nfa.h"
 
 namespace batchllm {
 namespace {
@@ -14,6 +14,23 @@ using RegexKind = RegexNode::Kind;
 
 // Where in the text a part of the expression begins to match.
 enum class Where : uint8_t { start, later, unknown };
+
+static_assert(RegexNode::unbounded == Automaton::kUnbounded);
+
+Nfa::Assertion on_edge(RegexNode::Assertion assertion) {
+    switch (assertion) {
+    case RegexNode::Assertion::text_start:
+        return Nfa::Assertion::text_start;
+    case RegexNode::Assertion::text_end:
+        return Nfa::Assertion::text_end;
+    case RegexNode::Assertion::word_boundary:
+        return Nfa::Assertion::word_boundary;
+    case RegexNode::Assertion::no_word_boundary:
+        return Nfa::Assertion::no_word_boundary;
+    default:
+        return Nfa::Assertion::none;
+    }
+}
 
 class RegexCompiler {
   public:
@@ -49,7 +66,7 @@ class RegexCompiler {
         case RegexKind::characters:
             return add_characters(nfa, here.set, from, to);
         case RegexKind::assertion:
-            nfa->add_empty(from, to, here.assertion);
+            nfa->add_empty(from, to, on_edge(here.assertion));
             return {};
         case RegexKind::concat: {
             int32_t state = from;
@@ -72,6 +89,7 @@ class RegexCompiler {
         case RegexKind::repeat:
             return add_repeat(nfa, here, from, to);
         case RegexKind::lookahead:
+        case RegexKind::atomic:
             break;
         }
         return error(BATCHLLM_ERROR_INTERNAL, "a lookahead where none is expected");
@@ -154,6 +172,7 @@ class RegexCompiler {
         }
         case RegexKind::characters:
         case RegexKind::assertion:
+        case RegexKind::atomic:
             break;
         }
         return error(BATCHLLM_ERROR_INTERNAL, "a node that cannot have a lookahead");
@@ -194,8 +213,8 @@ class RegexCompiler {
         int32_t state = start;
         for (const int32_t child : children) {
             if (node(child).looks_back && where != Where::start) {
-                const bool never =
-                    where == Where::later && node(child).assertion == Nfa::Assertion::text_start;
+                const bool never = where == Where::later &&
+                                   node(child).assertion == RegexNode::Assertion::text_start;
                 if (never) return Automaton();
                 return error(BATCHLLM_ERROR_UNSUPPORTED,
                              "^, \\b or \\B behind a lookahead is not supported");
@@ -237,6 +256,8 @@ class RegexCompiler {
             const auto [least, greatest] = length(here.children[0]);
             return {here.least == 0 ? 0 : least, here.greatest == 0 ? 0 : greatest};
         }
+        case RegexKind::atomic:
+            break;
         }
         return {0, 1};
     }

@@ -25,16 +25,9 @@
 #include <string_view>
 
 #include "constraint/automaton.h"
+#include "text/regex/tree.h"
 
 namespace batchllm {
-
-enum class RegexDialect : uint8_t { ecma, python };
-
-struct RegexOptions {
-    RegexDialect dialect = RegexDialect::python;
-    bool ignore_case = false; // as with a leading (?i)
-    bool dot_all = false;     // as with a leading (?s)
-};
 
 // BATCHLLM_ERROR_INVALID_ARGUMENT for an invalid expression, BATCHLLM_ERROR_UNSUPPORTED for one
 // that is rejected or too large; the text has the position in characters, from 1. The automaton may

@@ -69,7 +69,7 @@ uint64_t tokenizer_fingerprint(const TokenizerSpec &spec) {
         hash.number(static_cast<int64_t>(step.pattern));
         hash.text(step.mark);
         hash.number(static_cast<int64_t>(step.prepend) << 1 | static_cast<int64_t>(step.cut));
-        if (step.kind != PreTokenizerStep::Kind::split_at) continue;
+        if (step.separator.empty()) continue;
         hash.text(step.separator);
         hash.number(static_cast<int64_t>(step.behavior) << 1 | static_cast<int64_t>(step.invert));
     }

@@ -10,6 +10,13 @@ struct Segment {
 };
 
 Segment segment_at(const PreTokenizerStep &step, std::string_view piece, size_t from) {
+    if (step.kind == PreTokenizerStep::Kind::split_at_any) {
+        // An empty match ends the text before it, and is none itself.
+        const auto match = step.matcher->find(piece, from);
+        if (!match) return {piece.size(), step.invert};
+        if (match->begin == from) return {match->end, !step.invert};
+        return {match->begin, step.invert};
+    }
     const std::string &separator = step.separator;
     if (piece.substr(from).starts_with(separator)) return {from + separator.size(), !step.invert};
     return {std::min(piece.find(separator, from), piece.size()), step.invert};

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "text/regex/matcher.h"
 #include "text/split.h"
 
 namespace batchllm {
@@ -17,6 +19,7 @@ struct PreTokenizerStep {
         prefix_space, // a space before each piece that does not start with one
         metaspace,    // spaces become marks; a mark before the piece; a cut before each mark
         split_at,     // at each occurrence of a string; `behavior` says what becomes of it
+        split_at_any, // the same at all that a regular expression matches
     };
     enum class Prepend : uint8_t { always, first, never };
     enum class Behavior : uint8_t { removed, isolated, with_previous, with_next, contiguous };
@@ -25,12 +28,13 @@ struct PreTokenizerStep {
     std::string mark = {}; // one character
     Prepend prepend = Prepend::always;
     bool cut = true;
-    std::string separator = {}; // not empty
+    std::string separator = {}; // of split_at, not empty; of split_at_any, the expression
+    std::shared_ptr<const RegexMatcher> matcher = {}; // of split_at_any
     Behavior behavior = Behavior::isolated;
     bool invert = false; // treats the text between separators as the separator, and vice versa
 };
 
-// The begin and end of the next word of split_at in `piece`, from byte `from` on. Both are the size
+// The begin and end of the next word of split_at and split_at_any in `piece`, from byte `from` on. Both are the size
 // of the piece if there are no more words.
 struct SplitPlace {
     size_t begin;
@@ -83,6 +87,7 @@ template <typename Take> void PreTokenizer::run(size_t step, std::string_view pi
         }
         return;
     case PreTokenizerStep::Kind::split_at:
+    case PreTokenizerStep::Kind::split_at_any:
         for (SplitPlace place = next_split_at(now, piece, 0); place.begin < piece.size();
              place = next_split_at(now, piece, place.end)) {
             run(step + 1, piece.substr(place.begin, place.end - place.begin),

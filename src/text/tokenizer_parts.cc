@@ -29,12 +29,9 @@ Status check_growth(const JsonValue &step, const std::vector<Step> &steps) {
     return {};
 }
 
-// Split by a string: any behavior.
-Result<PreTokenizerStep> read_split_at(const JsonValue &part, std::string separator) {
+// What Split and Punctuation do with what they find.
+Result<PreTokenizerStep::Behavior> read_behavior(const JsonValue &part) {
     using Behavior = PreTokenizerStep::Behavior;
-    PreTokenizerStep step{.kind = PreTokenizerStep::Kind::split_at};
-    step.separator = std::move(separator);
-    ASSIGN_OR_RETURN(step.invert, part.boolean("invert"));
     ASSIGN_OR_RETURN(const std::string behavior, part.string("behavior"));
     constexpr std::pair<std::string_view, Behavior> known[] = {
         {"Removed", Behavior::removed},
@@ -43,36 +40,53 @@ Result<PreTokenizerStep> read_split_at(const JsonValue &part, std::string separa
         {"MergedWithNext", Behavior::with_next},
         {"Contiguous", Behavior::contiguous}};
     for (const auto &[name, value] : known) {
-        if (name != behavior) continue;
-        step.behavior = value;
-        return step;
+        if (name == behavior) return value;
     }
     return part.fail("behavior " + in_quotes(behavior) + " is not known");
+}
+
+// The step with the expression. where: for errors.
+Result<PreTokenizerStep> split_at_any(PreTokenizerStep step, const std::string &regex,
+                                      const JsonValue &where) {
+    using Behavior = PreTokenizerStep::Behavior;
+    Result<RegexMatcher> matcher = RegexMatcher::make(regex);
+    if (!matcher.ok()) {
+        if (is_failure_of_process(matcher.status().code())) return std::move(matcher).status();
+        return where.unsupported("regular expression " + printable(regex, 400) + ": " +
+                                 matcher.status().message());
+    }
+    step.kind = PreTokenizerStep::Kind::split_at_any;
+    step.separator = regex;
+    step.matcher = std::make_shared<const RegexMatcher>(std::move(matcher).value());
+    if (step.matcher->may_be_empty() && step.behavior != Behavior::isolated &&
+        step.behavior != Behavior::removed)
+        return where.unsupported("regular expression " + printable(regex, 400) +
+                                 ": it may match the empty text, with this behavior");
+    return step;
 }
 
 Result<PreTokenizerStep> read_split(const JsonValue &part) {
     RETURN_IF_ERROR(part.only_keys({"type", "pattern", "behavior", "invert"}));
     ASSIGN_OR_RETURN(const JsonValue pattern, part.at("pattern"));
     RETURN_IF_ERROR(pattern.only_keys({"Regex", "String"}));
+    using Behavior = PreTokenizerStep::Behavior;
+    PreTokenizerStep step{.kind = PreTokenizerStep::Kind::split_at};
+    ASSIGN_OR_RETURN(step.behavior, read_behavior(part));
+    ASSIGN_OR_RETURN(step.invert, part.boolean("invert"));
     if (pattern.given("String").has_value()) {
-        ASSIGN_OR_RETURN(std::string separator, read_string_pattern(pattern));
-        return read_split_at(part, std::move(separator));
+        ASSIGN_OR_RETURN(step.separator, read_string_pattern(pattern));
+        return step;
     }
     ASSIGN_OR_RETURN(const std::string regex, pattern.string("Regex"));
-    const auto known = split_pattern_of(regex);
-    if (!known.has_value())
-        return pattern.unsupported("regular expression not supported: " + printable(regex, 400));
-    ASSIGN_OR_RETURN(const std::string behavior, part.string("behavior"));
-    ASSIGN_OR_RETURN(const bool invert, part.boolean("invert"));
     // The known patterns leave no text between matches, so isolating the matches is the same as removing
     // everything else.
-    if (!(behavior == "Isolated" || (behavior == "Removed" && invert))) {
-        return part.unsupported("behavior " + in_quotes(behavior) + " with invert " +
-                                (invert ? "true" : "false") + " is not supported");
-    }
-    PreTokenizerStep step{.kind = PreTokenizerStep::Kind::split};
-    step.pattern = *known;
-    return step;
+    const auto known = split_pattern_of(regex);
+    if (known && (step.behavior == Behavior::isolated ||
+                  (step.behavior == Behavior::removed && step.invert)))
+        return PreTokenizerStep{.kind = PreTokenizerStep::Kind::split, .pattern = *known};
+    if (regex.empty()) return pattern.unsupported("an empty pattern");
+    if (regex.size() > kMostPatternBytes) return pattern.unsupported("longer than 4096 bytes");
+    return split_at_any(std::move(step), regex, pattern);
 }
 
 Status read_byte_level(const JsonValue &part, TokenizerSpec *spec) {

@@ -77,6 +77,12 @@ void for_each_category(const std::function<void(uint32_t, uint32_t, std::string_
     }
 }
 
+void for_each_script(const std::function<void(uint32_t, uint32_t, std::string_view)> &each) {
+    for (const ScriptRange &range : unicode_tables::script_ranges) {
+        each(range.first, range.last, range.script);
+    }
+}
+
 UnicodeClasses::UnicodeClasses() {
     std::vector<uint16_t> classes(kCodePoints, 0);
     for_each_category([&](uint32_t first, uint32_t last, std::string_view category) {

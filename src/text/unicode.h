@@ -17,6 +17,10 @@ std::string_view unicode_category(uint32_t point);
 // Calls each(first, last, category) for ascending ranges that cover every code point.
 void for_each_category(const std::function<void(uint32_t, uint32_t, std::string_view)> &each);
 
+// Calls each(first, last, script) for the ranges of the scripts that expressions of tokenizers name: Han, Hiragana,
+// Katakana, Hangul, Latin, Greek, Cyrillic, Arabic, Hebrew, Devanagari and Thai.
+void for_each_script(const std::function<void(uint32_t, uint32_t, std::string_view)> &each);
+
 // Bits of a character's class.
 inline constexpr uint16_t kLetter = 1;    // \p{L}
 inline constexpr uint16_t kNumber = 2;    // \p{N}

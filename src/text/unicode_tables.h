@@ -11,6 +11,12 @@ struct CategoryRun {
     char categories[5]; // "Lu"; "LuLl": the two take turns
 };
 
+struct ScriptRange {
+    uint32_t first;
+    uint32_t last;
+    const char *script;
+};
+
 struct ValueRange {
     uint32_t first;
     uint32_t last;

@@ -4,10 +4,10 @@
 
 #include "constraint/automaton.h"
 #include "constraint/regex.h"
-#include "constraint/regex_tree.h"
 #include "processor_time.h"
 #include "seed.h"
 #include "testing.h"
+#include "text/regex/tree.h"
 
 using namespace batchllm;
 

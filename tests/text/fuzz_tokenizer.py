@@ -32,7 +32,7 @@ import sample_text  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-UNICODE_TOKENIZERS = ["digits", "gpt2", "qwen2", "qwen3_5", "o200k", "tekken", "seed"]
+UNICODE_TOKENIZERS = ["digits", "gpt2", "qwen2", "qwen3_5", "o200k", "tekken", "seed", "deepseek", "kimi"]
 
 
 def batches(items, size):

@@ -33,6 +33,11 @@ LING = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}
         r"|\s*[\r\n]|\s+(?!\S)|\s+")
 
 
+DEEPSEEK = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+            r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+            r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
+
+
 def cased(contractions, digits):
     capital, small = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
     before, after = r"[^\r\n\p{L}\p{N}]?", contractions and contractions + "?"
@@ -42,6 +47,7 @@ def cased(contractions, digits):
 
 O200K = cased(CONTRACTIONS, r"\p{N}{1,3}")
 TEKKEN = cased("", r"\p{N}")
+KIMI = "[\\p{Han}]+|" + cased(CONTRACTIONS, r"\p{N}{1,3}").replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("/", "")
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 OTHER = "".join(chr(random.Random(7).choice(range(a, b + 1))) for a, b in sample_text.SCRIPTS
                 for _ in range(30))
@@ -249,6 +255,28 @@ def seed():
     return tokenizer
 
 
+def deepseek():
+    """Several steps, two of which leave text between their matches."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(regex), "isolated") for regex in DEEPSEEK] +
+        [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, 600, ["<|begin|>", "<|end|>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|begin|> $A", pair="<|begin|> $A <|begin|>:1 $B:1", special_tokens=[("<|begin|>", 0)])
+    return tokenizer
+
+
+def kimi():
+    """A pattern with intersections of classes."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = byte_level_split(KIMI)
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, 600, ["[BOS]", "[EOS]"])
+    return tokenizer
+
+
 def gemma():
     """SentencePiece without a mark before the text; runs of spaces and of line feeds are added tokens."""
     data = sentencepiece(256, False)
@@ -299,7 +327,7 @@ def make_all():
     """{name: text of tokenizer.json}"""
     made = {}
     for make in (llama3, qwen2, gpt2, llama2, metaspace, metaspace_split, digits, cl100k, qwen3_5,
-                 o200k, tekken, seed, gemma, phi3, command):
+                 o200k, tekken, seed, deepseek, kimi, gemma, phi3, command):
         made_one = make()
         if isinstance(made_one, tuple):
             made_one = made_one[1]

@@ -220,8 +220,18 @@ void what_is_not_supported_is_refused_by_name(void **) {
     assert_true(unsupported(
         file_of(
             kModel,
-            pre(R"({"type":"Split","pattern":{"Regex":"\\w+"},"behavior":"Isolated","invert":false})")),
-        "\\w+"));
+            pre(R"({"type":"Split","pattern":{"Regex":"(?<=a)b"},"behavior":"Isolated","invert":false})")),
+        "pre_tokenizer.pattern"));
+    assert_true(unsupported(
+        file_of(
+            kModel,
+            pre(R"({"type":"Split","pattern":{"Regex":"(?<=a)b"},"behavior":"Isolated","invert":false})")),
+        "regular expression (?<=a)b: character 1: lookbehind"));
+    assert_true(unsupported(
+        file_of(
+            kModel,
+            pre(R"({"type":"Split","pattern":{"Regex":"b*"},"behavior":"Contiguous","invert":false})")),
+        "it may match the empty text"));
     assert_true(unsupported(
         file_of(
             kModel,

@@ -1,11 +1,12 @@
-#include "constraint/regex_tree.h"
+#include "text/regex/tree.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "base/printable.h"
-#include "constraint/regex_escape.h"
+#include "text/regex/reader.h"
+#include "text/unicode.h"
 
 namespace batchllm {
 namespace {
@@ -22,7 +23,7 @@ class RegexParser {
     Result<RegexTree> parse() {
         if (text_.size() > kLongestExpression)
             return error(BATCHLLM_ERROR_UNSUPPORTED, "an expression of more than 64 KiB");
-        if (!Automaton::any_text().matches(text_))
+        if (!is_utf8(text_))
             return error(BATCHLLM_ERROR_INVALID_ARGUMENT, "the expression is not valid UTF-8");
         reader_ = RegexReader(text_);
         RETURN_IF_ERROR(leading_flags());
@@ -39,6 +40,7 @@ class RegexParser {
     };
 
     bool python() const { return dialect_ == RegexDialect::python; }
+    bool oniguruma() const { return dialect_ == RegexDialect::oniguruma; }
 
     int32_t add(RegexNode node) {
         for (const int32_t child : node.children) {
@@ -58,14 +60,41 @@ class RegexParser {
         return add({.kind = Kind::characters, .set = place->second});
     }
 
-    int32_t character(uint32_t point) {
+    Result<int32_t> character(uint32_t point, const RegexReader &start) {
         CodePointSet set{{point, point}};
-        if (flags_.ignore_case) set.fold_ascii();
+        if (flags_.ignore_case) RETURN_IF_ERROR(fold(&set, start));
         return characters(std::move(set));
     }
 
-    int32_t assertion(Nfa::Assertion what) {
-        const bool back = what != Nfa::Assertion::text_end;
+    // Adds the other cases of each character. start: where the set is, for errors.
+    Status fold(CodePointSet *set, const RegexReader &start) {
+        set->normalize();
+        if (oniguruma()) {
+            CodePointSet cased = *unicode_property("LC");
+            cased = cased.intersection(CodePointSet{{0x80, 0x10FFFF}});
+            const CodePointSet touched = set->intersection(cased);
+            if (!touched.ranges().empty() && touched != cased)
+                return start.unsupported("(?i) of other letters than ASCII's");
+            const auto has = [set](uint32_t point) {
+                return !set->intersection(CodePointSet{{point, point}}).ranges().empty();
+            };
+            if (has('s') || has('S')) set->add(0x17F, 0x17F);   // the long s
+            if (has('k') || has('K')) set->add(0x212A, 0x212A); // the sign of kelvins
+        }
+        set->fold_ascii();
+        return {};
+    }
+
+    // Two letters that one character folds to, such as that of a ligature.
+    static bool fold_together(char first, char second) {
+        constexpr std::string_view pairs[] = {"ss", "st", "ff", "fi", "fl"};
+        const char both[] = {static_cast<char>(first | 0x20), static_cast<char>(second | 0x20)};
+        return std::find(std::begin(pairs), std::end(pairs), std::string_view(both, 2)) !=
+               std::end(pairs);
+    }
+
+    int32_t assertion(RegexNode::Assertion what) {
+        const bool back = what != RegexNode::Assertion::text_end;
         return add({.kind = Kind::assertion, .assertion = what, .looks_back = back});
     }
 
@@ -87,14 +116,19 @@ class RegexParser {
             flags->ignore_case = on;
             break;
         case 's':
+            if (oniguruma()) return reader_.invalid("not a flag");
             flags->dot_all = on;
             break;
         case 'a':
+            if (oniguruma())
+                return reader_.unsupported("the flag a (\\w, \\d and \\s are Unicode's)");
             break; // \w, \d and \s are always ASCII
         case 'u':
             return reader_.unsupported("the flag u (\\w, \\d and \\s are ASCII's)");
         case 'm':
-            return reader_.unsupported("the flag m (^ and $ at lines)");
+            if (!oniguruma()) return reader_.unsupported("the flag m (^ and $ at lines)");
+            flags->dot_all = on;
+            break;
         case 'x':
             return reader_.unsupported("the flag x (white space left out)");
         case 'L':
@@ -123,6 +157,10 @@ class RegexParser {
         std::vector<int32_t> parts;
         while (!reader_.at_end() && reader_.peek() != '|' && reader_.peek() != ')') {
             const RegexReader start = reader_; // line and column are only counted for an error
+            const std::string_view rest = reader_.rest();
+            if (oniguruma() && flags_.ignore_case && rest.size() > 1 &&
+                fold_together(rest[0], rest[1]))
+                return start.unsupported("(?i) of letters that one character stands for");
             ASSIGN_OR_RETURN(int32_t part, item(depth));
             if (part < 0) continue; // a comment
             ASSIGN_OR_RETURN(part, repeated(part, start));
@@ -134,6 +172,7 @@ class RegexParser {
 
     // Applies * + ? or a count to it.
     Result<int32_t> repeated(int32_t part, const RegexReader &start) {
+        if (oniguruma()) return repeated_in_ruby(part);
         RegexReader::Count count;
         ASSIGN_OR_RETURN(const bool found, reader_.count(python(), &count));
         if (!found) return part;
@@ -158,6 +197,29 @@ class RegexParser {
         return repeat;
     }
 
+    // Counts may follow counts. Of those in braces a + repeats the whole, and so does a ? if they give one number.
+    Result<int32_t> repeated_in_ruby(int32_t part) {
+        for (;;) {
+            const bool braces = reader_.peek() == '{';
+            RegexReader::Count count;
+            ASSIGN_OR_RETURN(const bool found, reader_.count(true, &count));
+            if (!found) return part;
+            if (tree_.nodes[static_cast<size_t>(part)].kind == Kind::assertion)
+                return reader_.unsupported("a count of an assertion");
+            const bool lazy = reader_.peek() == '?' && !(braces && count.least == count.greatest);
+            part = add({.kind = Kind::repeat,
+                        .children = {part},
+                        .least = count.least,
+                        .greatest = count.greatest,
+                        .lazy = lazy});
+            if (lazy) reader_.skip(1);
+            if (!braces && reader_.peek() == '+') {
+                part = add({.kind = Kind::atomic, .children = {part}});
+                reader_.skip(1);
+            }
+        }
+    }
+
     // One atom. -1: a comment.
     Result<int32_t> item(int32_t depth) {
         const char c = reader_.peek();
@@ -173,29 +235,33 @@ class RegexParser {
             return characters(dot());
         case '^':
             reader_.skip(1);
-            return assertion(Nfa::Assertion::text_start);
+            return assertion(oniguruma() ? RegexNode::Assertion::line_start
+                                         : RegexNode::Assertion::text_start);
         case '$':
             reader_.skip(1);
-            return assertion(Nfa::Assertion::text_end);
+            return assertion(oniguruma() ? RegexNode::Assertion::line_end
+                                         : RegexNode::Assertion::text_end);
         case '*':
         case '+':
         case '?':
             return reader_.invalid("nothing to repeat");
         case '{': {
             RegexReader::Count count;
-            ASSIGN_OR_RETURN(const bool counts, reader_.count(python(), &count));
+            ASSIGN_OR_RETURN(const bool counts,
+                             reader_.count(dialect_ != RegexDialect::ecma, &count));
             if (counts) return reader_.invalid("nothing to repeat");
             break;
         }
         default:
             break;
         }
-        return character(reader_.take());
+        const RegexReader start = reader_;
+        return character(reader_.take(), start);
     }
 
     CodePointSet dot() const {
         if (flags_.dot_all) return {{0, 0x10FFFF}};
-        if (python()) return CodePointSet{{'\n', '\n'}}.inverse();
+        if (dialect_ != RegexDialect::ecma) return CodePointSet{{'\n', '\n'}}.inverse();
         return CodePointSet{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.inverse();
     }
 
@@ -205,6 +271,7 @@ class RegexParser {
         const Flags outer = flags_;
         bool lookahead = false;
         bool negative = false;
+        bool atomic = false;
         if (reader_.rest().starts_with("?")) {
             reader_.skip(1);
             const std::string_view rest = reader_.rest();
@@ -221,14 +288,16 @@ class RegexParser {
                 RETURN_IF_ERROR(group_name());
             } else if (starts("P=")) {
                 return opening.unsupported("a back-reference");
-            } else if (starts("#") && python()) {
+            } else if (starts("#") && dialect_ != RegexDialect::ecma) {
                 const size_t end = rest.find(')');
                 if (end == std::string_view::npos)
                     return opening.invalid("a comment without its )");
                 reader_.skip(end + 1);
                 return -1;
             } else if (starts(">")) {
-                return opening.unsupported("an atomic group");
+                if (!oniguruma()) return opening.unsupported("an atomic group");
+                atomic = true;
+                reader_.skip(1);
             } else if (starts("(")) {
                 return opening.unsupported("a condition");
             } else {
@@ -239,6 +308,7 @@ class RegexParser {
         if (reader_.at_end()) return opening.invalid("a ( without its )");
         reader_.skip(1);
         flags_ = outer;
+        if (atomic) return add({.kind = Kind::atomic, .children = {body}});
         if (!lookahead) return body_as_group(body);
         return add({.kind = Kind::lookahead,
                     .children = {body},
@@ -268,7 +338,9 @@ class RegexParser {
         bool any = false;
         while (!reader_.at_end() && reader_.peek() != ':') {
             if (reader_.peek() == ')' && any)
-                return reader_.invalid("flags for the whole that are not at its start");
+                return oniguruma()
+                           ? reader_.unsupported("flags for the rest of a group")
+                           : reader_.invalid("flags for the whole that are not at its start");
             if (reader_.peek() == '-' && on) {
                 on = false;
                 reader_.skip(1);
@@ -289,22 +361,28 @@ class RegexParser {
         const char c = reader_.peek();
         if (c == 'b' || c == 'B') {
             reader_.skip(1);
-            return assertion(c == 'b' ? Nfa::Assertion::word_boundary
-                                      : Nfa::Assertion::no_word_boundary);
+            return assertion(c == 'b' ? RegexNode::Assertion::word_boundary
+                                      : RegexNode::Assertion::no_word_boundary);
         }
-        if (python() && (c == 'A' || c == 'Z')) {
+        if (dialect_ != RegexDialect::ecma && (c == 'A' || c == 'Z' || (c == 'z' && oniguruma()))) {
             reader_.skip(1);
-            return assertion(c == 'A' ? Nfa::Assertion::text_start : Nfa::Assertion::text_end);
+            return assertion(c == 'A'                  ? RegexNode::Assertion::text_start
+                             : c == 'Z' && oniguruma() ? RegexNode::Assertion::text_before_line_end
+                                                       : RegexNode::Assertion::text_end);
         }
         reader_ = start;
         RegexReader::Escape found;
         RETURN_IF_ERROR(reader_.escape(dialect_, false, &found));
-        if (!found.is_set) return character(found.point);
-        if (flags_.ignore_case && found.fold) found.set.fold_ascii();
+        if (!found.is_set) return character(found.point, start);
+        if (flags_.ignore_case && found.fold) RETURN_IF_ERROR(fold(&found.set, start));
         return characters(std::move(found.set));
     }
 
     Result<int32_t> bracket() {
+        if (oniguruma()) {
+            ASSIGN_OR_RETURN(CodePointSet set, class_in_ruby(0));
+            return characters(std::move(set));
+        }
         const RegexReader start = reader_;
         reader_.skip(1);
         bool negative = false;
@@ -344,6 +422,61 @@ class RegexParser {
         set.normalize();
         if (flags_.ignore_case) set.fold_ascii();
         return characters(negative ? set.inverse() : std::move(set));
+    }
+
+    // A class from its [ on, with those in it and what they have in common.
+    Result<CodePointSet> class_in_ruby(int32_t depth) {
+        const RegexReader start = reader_;
+        if (depth > kDeepestGroups) return start.unsupported("classes more than 200 deep");
+        if (reader_.rest().starts_with("[:")) return start.unsupported("a POSIX bracket");
+        reader_.skip(1);
+        const bool negative = reader_.peek() == '^';
+        if (negative) reader_.skip(1);
+        CodePointSet common{{0, 0x10FFFF}}, set;
+        bool any = false; // anything since the [ or the last &&
+        for (;; any = true) {
+            if (reader_.at_end()) return start.invalid("a [ without its ]");
+            const bool ends = reader_.peek() == ']';
+            if (ends || reader_.rest().starts_with("&&")) {
+                if (!any) return reader_.unsupported("an empty class");
+                if (flags_.ignore_case) RETURN_IF_ERROR(fold(&set, start));
+                set.normalize();
+                common = common.intersection(set);
+                reader_.skip(ends ? 1 : 2);
+                if (ends) return negative ? common.inverse() : std::move(common);
+                set = {};
+                if (reader_.peek() == ']' || reader_.rest().starts_with("&&"))
+                    return reader_.unsupported("an empty class");
+                if (reader_.at_end()) return start.invalid("a [ without its ]");
+            }
+            RETURN_IF_ERROR(add_class_item(depth, &set));
+        }
+    }
+
+    // A character, a range or a set. A - beside a set, or at the end, is a character.
+    Status add_class_item(int32_t depth, CodePointSet *set) {
+        if (reader_.peek() == '[') {
+            ASSIGN_OR_RETURN(const CodePointSet inner, class_in_ruby(depth + 1));
+            set->add(inner);
+            return {};
+        }
+        ASSIGN_OR_RETURN(const RegexReader::Escape low, class_item());
+        if (low.is_set) {
+            set->add(low.set);
+            if (range_follows()) return reader_.unsupported("a range from a class");
+            return {};
+        }
+        uint32_t high = low.point;
+        if (range_follows()) {
+            reader_.skip(1);
+            if (reader_.peek() == '[') return reader_.unsupported("a range to a class");
+            ASSIGN_OR_RETURN(const RegexReader::Escape upper, class_item());
+            if (upper.is_set) return reader_.unsupported("a range to a class");
+            high = upper.point;
+            if (high < low.point) return reader_.invalid("a range that ends before its start");
+        }
+        set->add(low.point, high);
+        return {};
     }
 
     bool range_follows() const {

@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "constraint/code_points.h"
-#include "constraint/regex.h"
+#include "text/regex/code_points.h"
+#include "text/regex/tree.h"
 #include "text/utf8.h"
 
 namespace batchllm {
@@ -44,8 +44,8 @@ class RegexReader {
 
     // An escape that represents characters, starting at its \.
     Status escape(RegexDialect dialect, bool in_class, Escape *found);
-    // Reads * + ? {m} {m,} {m,n}, and in Python's dialect also {,n}. False: there is none here.
-    Result<bool> count(bool python, Count *count);
+    // Reads * + ? {m} {m,} {m,n}, and {,n} if from_none. False: there is none here.
+    Result<bool> count(bool from_none, Count *count);
 
     int64_t position() const; // of the next character, from 1
     Status invalid(const std::string &problem) const;
@@ -55,7 +55,8 @@ class RegexReader {
     // Exactly `digits` hexadecimal digits.
     Status hexadecimal(int32_t digits, uint32_t *value);
     Status unicode_escape(RegexDialect dialect, uint32_t *point);
-    Status property(bool negative, Escape *found);
+    Status braced_point(uint32_t *point);
+    Status property(RegexDialect dialect, bool negative, Escape *found);
     bool number(int64_t *value); // false: no digit
 
     std::string_view text_;

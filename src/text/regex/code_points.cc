@@ -1,7 +1,8 @@
-#include "constraint/code_points.h"
+#include "text/regex/code_points.h"
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "text/unicode.h"
 
@@ -55,9 +56,9 @@ constexpr LongName long_names[] = {
     {"Surrogate", "Cs"},
     {"Private_Use", "Co"},
     {"Unassigned", "Cn"},
-    {"Lowercase", "Ll"},
-    {"Uppercase", "Lu"},
 };
+// Of unicode_property() alone.
+constexpr LongName short_names[] = {{"Lowercase", "Ll"}, {"Uppercase", "Lu"}};
 
 bool in_category(std::string_view category, std::string_view wanted) {
     if (wanted == "LC")
@@ -66,12 +67,23 @@ bool in_category(std::string_view category, std::string_view wanted) {
     return category[0] == wanted[0] && (wanted.size() == 1 || category[1] == wanted[1]);
 }
 
+constexpr std::string_view categories[] = {
+    "L",  "LC", "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd",
+    "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc",
+    "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Cs", "Co", "Cn"};
+
 bool is_category(std::string_view name) {
-    constexpr std::string_view known[] = {
-        "L",  "LC", "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd",
-        "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc",
-        "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Cs", "Co", "Cn"};
-    return std::find(std::begin(known), std::end(known), name) != std::end(known);
+    return std::find(std::begin(categories), std::end(categories), name) != std::end(categories);
+}
+
+// Lower case, without spaces, _ and -.
+std::string squashed(std::string_view name) {
+    std::string text;
+    for (const char c : name) {
+        if (c == ' ' || c == '_' || c == '-') continue;
+        text += c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c;
+    }
+    return text;
 }
 
 CodePointSet category(std::string_view wanted) {
@@ -122,6 +134,39 @@ CodePointSet CodePointSet::inverse() const {
     return result;
 }
 
+CodePointSet CodePointSet::intersection(const CodePointSet &other) const {
+    CodePointSet result;
+    for (auto a = ranges_.begin(), b = other.ranges_.begin();
+         a != ranges_.end() && b != other.ranges_.end();) {
+        const uint32_t first = std::max(a->first, b->first);
+        const uint32_t last = std::min(a->second, b->second);
+        if (first <= last) result.add(first, last);
+        ++(a->second < b->second ? a : b);
+    }
+    return result;
+}
+
+std::optional<CodePointSet> oniguruma_property(std::string_view name) {
+    const std::string wanted = squashed(name);
+    if (wanted == "any") return CodePointSet{{0, 0x10FFFF}};
+    if (wanted == "ascii") return CodePointSet{{0, 0x7F}};
+    if (wanted == "assigned") return category("Cn").inverse();
+    for (const std::string_view known : categories) {
+        if (squashed(known) == wanted) return category(known);
+    }
+    for (const LongName &known : long_names) {
+        const bool of_posix = known.name[0] >= 'a'; // which means something else there
+        if (!of_posix && squashed(known.name) == wanted) return category(known.category);
+    }
+    CodePointSet set;
+    for_each_script([&](uint32_t first, uint32_t last, std::string_view script) {
+        if (squashed(script) == wanted) set.add(first, last);
+    });
+    if (set.ranges().empty()) return std::nullopt;
+    set.normalize();
+    return set;
+}
+
 std::optional<CodePointSet> unicode_property(std::string_view name) {
     for (const std::string_view prefix : {"gc=", "General_Category="})
         if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
@@ -135,6 +180,8 @@ std::optional<CodePointSet> unicode_property(std::string_view name) {
         return set;
     }
     for (const LongName &known : long_names)
+        if (known.name == name) return category(known.category);
+    for (const LongName &known : short_names)
         if (known.name == name) return category(known.category);
     if (is_category(name)) return category(name);
     return std::nullopt;

@@ -1,8 +1,9 @@
-#include "constraint/regex_escape.h"
+#include "text/regex/reader.h"
 
 #include <algorithm>
 
 #include "base/printable.h"
+#include "text/unicode.h"
 
 namespace batchllm {
 namespace {
@@ -14,7 +15,32 @@ int32_t hexadecimal_digit(char c) {
     return -1;
 }
 
-CodePointSet class_of(char name, RegexDialect dialect) {
+// Of the reference's classes of characters.
+CodePointSet with_bits(uint16_t bits) {
+    CodePointSet set;
+    for (uint32_t point = 0; point <= 0x10FFFF; ++point) {
+        if ((unicode_classes().of(point) & bits) != 0) set.add(point, point);
+    }
+    set.normalize();
+    return set;
+}
+
+// \w of Oniguruma, which outside brackets has six numbers more.
+CodePointSet ruby_word(bool in_class) {
+    CodePointSet set = with_bits(kWord).intersection(CodePointSet{{0x200C, 0x200D}}.inverse());
+    if (!in_class) {
+        set.add({{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}});
+        set.normalize();
+    }
+    return set;
+}
+
+CodePointSet class_of(char name, RegexDialect dialect, bool in_class) {
+    if (dialect == RegexDialect::oniguruma) {
+        return name == 'd'   ? *unicode_property("Nd")
+               : name == 'w' ? ruby_word(in_class)
+                             : with_bits(kSpace);
+    }
     switch (name) {
     case 'd':
         return {{'0', '9'}};
@@ -56,13 +82,13 @@ bool RegexReader::number(int64_t *value) {
     return true;
 }
 
-Result<bool> RegexReader::count(bool python, Count *count) {
+Result<bool> RegexReader::count(bool from_none, Count *count) {
     switch (peek()) {
     case '*':
-        *count = {0, Automaton::kUnbounded};
+        *count = {0, RegexNode::unbounded};
         break;
     case '+':
-        *count = {1, Automaton::kUnbounded};
+        *count = {1, RegexNode::unbounded};
         break;
     case '?':
         *count = {0, 1};
@@ -75,15 +101,15 @@ Result<bool> RegexReader::count(bool python, Count *count) {
         const bool comma = peek() == ',';
         if (comma) skip(1);
         const bool has_greatest = comma && number(&count->greatest);
-        const bool complete = has_least || (python && has_greatest);
+        const bool complete = has_least || (from_none && has_greatest);
         if (!complete || peek() != '}') {
             *this = start;
             return false;
         }
         skip(1);
         if (!comma) count->greatest = count->least;
-        if (comma && !has_greatest) count->greatest = Automaton::kUnbounded;
-        if (count->greatest != Automaton::kUnbounded && count->greatest < count->least)
+        if (comma && !has_greatest) count->greatest = RegexNode::unbounded;
+        if (count->greatest != RegexNode::unbounded && count->greatest < count->least)
             return start.invalid("a count whose end is below its start");
         return true;
     }
@@ -105,22 +131,25 @@ Status RegexReader::hexadecimal(int32_t digits, uint32_t *value) {
     return {};
 }
 
+// A code point in braces.
+Status RegexReader::braced_point(uint32_t *point) {
+    const RegexReader start = *this;
+    skip(1);
+    *point = 0;
+    if (peek() == '}') return start.invalid("a code point is missing");
+    for (; peek() != '}'; skip(1)) {
+        const int32_t digit = hexadecimal_digit(peek());
+        if (digit < 0) return invalid("a hexadecimal digit is missing");
+        *point = *point * 16 + static_cast<uint32_t>(digit);
+        if (*point > 0x10FFFF) return start.invalid("no such code point");
+    }
+    skip(1);
+    return {};
+}
+
 // What follows \u.
 Status RegexReader::unicode_escape(RegexDialect dialect, uint32_t *point) {
-    if (dialect == RegexDialect::ecma && peek() == '{') {
-        const RegexReader start = *this;
-        skip(1);
-        *point = 0;
-        if (peek() == '}') return start.invalid("a code point is missing");
-        for (; peek() != '}'; skip(1)) {
-            const int32_t digit = hexadecimal_digit(peek());
-            if (digit < 0) return invalid("a hexadecimal digit is missing");
-            *point = *point * 16 + static_cast<uint32_t>(digit);
-            if (*point > 0x10FFFF) return start.invalid("no such code point");
-        }
-        skip(1);
-        return {};
-    }
+    if (dialect == RegexDialect::ecma && peek() == '{') return braced_point(point);
     RETURN_IF_ERROR(hexadecimal(4, point));
     const bool leads = *point >= 0xD800 && *point < 0xDC00;
     if (dialect == RegexDialect::ecma && leads && rest().starts_with("\\u")) {
@@ -137,15 +166,20 @@ Status RegexReader::unicode_escape(RegexDialect dialect, uint32_t *point) {
 }
 
 // What follows \p or \P.
-Status RegexReader::property(bool negative, Escape *found) {
+Status RegexReader::property(RegexDialect dialect, bool negative, Escape *found) {
     const RegexReader start = *this;
     if (peek() != '{') return invalid("\\p without its {");
     const size_t end = rest().find('}');
     if (end == std::string_view::npos) return invalid("\\p{ without its }");
     std::string_view name = rest().substr(1, end - 1);
     skip(end + 1);
-    if (name.starts_with("^")) return start.invalid("no such property");
-    const auto set = unicode_property(name);
+    const bool oniguruma = dialect == RegexDialect::oniguruma;
+    if (name.starts_with("^")) {
+        if (!oniguruma) return start.invalid("no such property");
+        negative = !negative;
+        name.remove_prefix(1);
+    }
+    const auto set = oniguruma ? oniguruma_property(name) : unicode_property(name);
     if (!set) {
         // A script or an unknown property: the error names it.
         return start.unsupported("the property " + in_quotes(name));
@@ -159,6 +193,7 @@ Status RegexReader::property(bool negative, Escape *found) {
 Status RegexReader::escape(RegexDialect dialect, bool in_class, Escape *found) {
     const RegexReader start = *this;
     const bool python = dialect == RegexDialect::python;
+    const bool oniguruma = dialect == RegexDialect::oniguruma;
     skip(1);
     if (at_end()) return start.invalid("a \\ at the end");
     const uint32_t c = take();
@@ -167,17 +202,17 @@ Status RegexReader::escape(RegexDialect dialect, bool in_class, Escape *found) {
     case 'w':
     case 's':
         found->is_set = true;
-        found->set = class_of(static_cast<char>(c), dialect);
+        found->set = class_of(static_cast<char>(c), dialect, in_class);
         return {};
     case 'D':
     case 'W':
     case 'S':
         found->is_set = true;
-        found->set = class_of(static_cast<char>(c | 0x20), dialect).inverse();
+        found->set = class_of(static_cast<char>(c | 0x20), dialect, in_class).inverse();
         return {};
     case 'p':
     case 'P':
-        return property(c == 'P', found);
+        return property(dialect, c == 'P', found);
     case 't':
         found->point = '\t';
         return {};
@@ -194,7 +229,10 @@ Status RegexReader::escape(RegexDialect dialect, bool in_class, Escape *found) {
         found->point = '\v';
         return {};
     case 'x':
-        return hexadecimal(2, &found->point);
+        if (oniguruma && peek() == '{') return braced_point(&found->point);
+        RETURN_IF_ERROR(hexadecimal(2, &found->point));
+        if (oniguruma && found->point > 0x7F) return start.unsupported("a byte of a character");
+        return {};
     case 'u':
         return unicode_escape(dialect, &found->point);
     case 'b':
@@ -205,22 +243,32 @@ Status RegexReader::escape(RegexDialect dialect, bool in_class, Escape *found) {
         return start.unsupported("a back-reference");
     case '0': {
         found->point = 0;
-        for (int32_t i = 0; i < 2 && python && is_octal(peek()); ++i)
+        for (int32_t i = 0; i < 2 && dialect != RegexDialect::ecma && is_octal(peek()); ++i)
             found->point = found->point * 8 + (take() - '0');
         return {};
     }
     default:
         break;
     }
-    if (python && c == 'a') {
+    if (dialect != RegexDialect::ecma && c == 'a') {
         found->point = '\a';
+        return {};
+    }
+    if (oniguruma && (c == 'h' || c == 'H')) {
+        const CodePointSet digits = {{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
+        found->is_set = true;
+        found->set = c == 'h' ? digits : digits.inverse();
+        return {};
+    }
+    if (oniguruma && c == 'e') {
+        found->point = 0x1B;
         return {};
     }
     if (python && c == 'U') {
         RETURN_IF_ERROR(hexadecimal(8, &found->point));
         return found->point > 0x10FFFF ? start.invalid("no such code point") : Status();
     }
-    if (!python && c == 'c') {
+    if (dialect == RegexDialect::ecma && c == 'c') {
         const char letter = peek();
         if (!((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z')))
             return start.invalid("\\c without its letter");
@@ -237,6 +285,7 @@ Status RegexReader::escape(RegexDialect dialect, bool in_class, Escape *found) {
         return start.unsupported("a back-reference");
     }
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (letter && oniguruma) return start.unsupported(std::string("\\") + static_cast<char>(c));
     if (letter) return start.invalid("no such escape");
     found->point = c;
     return {};

@@ -27,6 +27,7 @@ class CodePointSet {
     // Adds the other case of each ASCII letter.
     void fold_ascii();
     CodePointSet inverse() const;
+    CodePointSet intersection(const CodePointSet &other) const; // of two normalized ones
 
     const std::vector<Range> &ranges() const { return ranges_; }
     bool operator==(const CodePointSet &) const = default;
@@ -40,5 +41,9 @@ class CodePointSet {
 // or "General_Category=", and Any, ASCII, Assigned, Alphabetic (letters and letter numbers),
 // Lowercase, Uppercase (the categories Ll, Lu). Empty optional: there is no such name. Unicode 16.
 std::optional<CodePointSet> unicode_property(std::string_view name);
+
+// The same as Oniguruma has it: by categories, Any, ASCII, Assigned and scripts, whatever their case,
+// spaces, _ and - are.
+std::optional<CodePointSet> oniguruma_property(std::string_view name);
 
 } // namespace batchllm

@@ -1,0 +1,495 @@
+#include "text/regex/matcher.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "text/utf8.h"
+
+namespace batchllm {
+
+// Makes a matcher's steps from an expression's tree, from the end backwards: each part is made with what follows it.
+class RegexProgram {
+  public:
+    using Step = RegexMatcher::Step;
+
+    explicit RegexProgram(RegexMatcher *out) : steps_(out->steps_), out_(out) {}
+
+    Status make(RegexTree tree) {
+        const bool boundaries =
+            std::any_of(tree.nodes.begin(), tree.nodes.end(), [](const RegexNode &node) {
+                return node.assertion == RegexNode::Assertion::word_boundary ||
+                       node.assertion == RegexNode::Assertion::no_word_boundary;
+            });
+        if (boundaries) {
+            ASSIGN_OR_RETURN(const RegexTree words,
+                             parse_regex("\\w", {.dialect = RegexDialect::oniguruma}));
+            out_->word_ = static_cast<uint8_t>(std::min(tree.sets.size(), most_sets));
+            tree.sets.push_back(words.sets[0]);
+        }
+        if (tree.sets.size() > most_sets) return too_large();
+        out_->make_sets(tree.sets);
+        tree_ = std::move(tree);
+        steps_.push_back({}); // the match, which every part that stands alone ends with
+        ASSIGN_OR_RETURN(out_->start_, add(tree_.root, 0));
+        seen_.assign(steps_.size(), false);
+        out_->may_be_empty_ = out_->any_first_ = find_first(out_->start_);
+        return {};
+    }
+
+  private:
+    static constexpr size_t most_steps = 4096, most_sets = 64;
+
+    static Status too_large() {
+        return error(BATCHLLM_ERROR_UNSUPPORTED, "the expression is too large");
+    }
+
+    const RegexNode &node(int32_t id) const { return tree_.nodes[static_cast<size_t>(id)]; }
+
+    Result<int32_t> step(Step made) {
+        if (steps_.size() == most_steps) return too_large();
+        if (made.kind == Step::Kind::choice || made.kind == Step::Kind::run)
+            made.mark = out_->marks_++;
+        steps_.push_back(made);
+        return static_cast<int32_t>(steps_.size()) - 1;
+    }
+
+    Result<int32_t> choice(int32_t next, int32_t other) {
+        return step({.kind = Step::Kind::choice, .next = next, .other = other});
+    }
+
+    // The steps of a part that is followed by those from `next` on.
+    Result<int32_t> add(int32_t id, int32_t next) {
+        const RegexNode &here = node(id);
+        switch (here.kind) {
+        case RegexNode::Kind::characters:
+            return step({.kind = Step::Kind::one, .set = set_of(here), .next = next});
+        case RegexNode::Kind::concat:
+            for (auto child = here.children.rbegin(); child != here.children.rend(); ++child) {
+                ASSIGN_OR_RETURN(next, add(*child, next));
+            }
+            return next;
+        case RegexNode::Kind::alternate: {
+            ASSIGN_OR_RETURN(int32_t entry, add(here.children.back(), next));
+            for (size_t i = here.children.size() - 1; i-- > 0;) {
+                ASSIGN_OR_RETURN(const int32_t first, add(here.children[i], next));
+                ASSIGN_OR_RETURN(entry, choice(first, entry));
+            }
+            return entry;
+        }
+        case RegexNode::Kind::repeat:
+            return add_repeat(here, false, next);
+        case RegexNode::Kind::assertion:
+            return step({.kind = Step::Kind::assertion, .assertion = here.assertion, .next = next});
+        case RegexNode::Kind::lookahead: {
+            const RegexNode &seen = node(here.children[0]);
+            if (seen.kind == RegexNode::Kind::characters) {
+                return step({.kind = Step::Kind::beside,
+                             .set = set_of(seen),
+                             .negative = here.negative,
+                             .next = next});
+            }
+            ASSIGN_OR_RETURN(const int32_t other, add(here.children[0], 0));
+            return step({.kind = Step::Kind::look,
+                         .negative = here.negative,
+                         .next = next,
+                         .other = other});
+        }
+        case RegexNode::Kind::atomic: {
+            const RegexNode &kept = node(here.children[0]);
+            if (is_run(kept) && !kept.lazy) return add_repeat(kept, true, next);
+            ASSIGN_OR_RETURN(const int32_t other, add(here.children[0], 0));
+            return step({.kind = Step::Kind::atomic, .next = next, .other = other});
+        }
+        }
+        return error(BATCHLLM_ERROR_INTERNAL, "an expression's part of no kind");
+    }
+
+    static uint8_t set_of(const RegexNode &node) { return static_cast<uint8_t>(node.set); }
+
+    bool is_run(const RegexNode &here) const {
+        return here.kind == RegexNode::Kind::repeat &&
+               node(here.children[0]).kind == RegexNode::Kind::characters;
+    }
+
+    Result<int32_t> add_repeat(const RegexNode &here, bool possessive, int32_t next) {
+        const int32_t child = here.children[0];
+        const bool unbounded = here.greatest == RegexNode::unbounded;
+        if (is_run(here)) {
+            return step({.kind = Step::Kind::run,
+                         .set = set_of(node(child)),
+                         .lazy = here.lazy,
+                         .possessive = possessive,
+                         .least = static_cast<int32_t>(here.least),
+                         .most = static_cast<int32_t>(here.greatest),
+                         .next = next});
+        }
+        // Oniguruma ends the loop after an empty round or goes on, by the size of its code.
+        const bool counts = here.least > 1 || here.greatest > 1;
+        if (counts && may_be_empty(child)) {
+            return error(BATCHLLM_ERROR_UNSUPPORTED,
+                         "a count of what may match the empty text is not supported");
+        }
+        int32_t entry = next;
+        int64_t copies = here.least;
+        if (unbounded) {
+            ASSIGN_OR_RETURN(const int32_t loop, choice(next, next));
+            int32_t end = loop, first = loop;
+            if (may_be_empty(child)) {
+                const int32_t number = out_->loops_++;
+                ASSIGN_OR_RETURN(
+                    end,
+                    step({.kind = Step::Kind::again, .next = loop, .other = next, .mark = number}));
+                ASSIGN_OR_RETURN(const int32_t body, add(child, end));
+                ASSIGN_OR_RETURN(first,
+                                 step({.kind = Step::Kind::enter, .next = body, .mark = number}));
+            } else {
+                ASSIGN_OR_RETURN(first, add(child, end));
+            }
+            Step &turn = steps_[static_cast<size_t>(loop)];
+            (here.lazy ? turn.other : turn.next) = first;
+            // The first round of one or more is a round as well.
+            entry = copies == 1 ? first : loop;
+            if (copies == 1) copies = 0;
+        }
+        for (int64_t i = here.least; i < here.greatest; ++i) {
+            ASSIGN_OR_RETURN(const int32_t once, add(child, entry));
+            ASSIGN_OR_RETURN(entry, here.lazy ? choice(next, once) : choice(once, next));
+        }
+        for (int64_t i = 0; i < copies; ++i) {
+            const int32_t after = entry;
+            ASSIGN_OR_RETURN(entry, add(child, after));
+            if (entry == after) break; // it is empty
+        }
+        return entry;
+    }
+
+    bool may_be_empty(int32_t id) const {
+        const RegexNode &here = node(id);
+        const auto empty = [this](int32_t child) { return may_be_empty(child); };
+        switch (here.kind) {
+        case RegexNode::Kind::characters:
+            return false;
+        case RegexNode::Kind::alternate:
+            return std::any_of(here.children.begin(), here.children.end(), empty);
+        case RegexNode::Kind::repeat:
+            return here.least == 0 || empty(here.children[0]);
+        case RegexNode::Kind::concat:
+        case RegexNode::Kind::atomic:
+            return std::all_of(here.children.begin(), here.children.end(), empty);
+        case RegexNode::Kind::assertion:
+        case RegexNode::Kind::lookahead:
+            break;
+        }
+        return true;
+    }
+
+    // Adds to first_ the sets of characters that may come first from a step on. Returns whether the match
+    // may end before any.
+    bool find_first(int32_t at) {
+        if (at == 0) return true;
+        if (seen_[static_cast<size_t>(at)]) return false;
+        seen_[static_cast<size_t>(at)] = true;
+        const Step &here = steps_[static_cast<size_t>(at)];
+        switch (here.kind) {
+        case Step::Kind::match:
+            return true;
+        case Step::Kind::one:
+        case Step::Kind::run:
+            out_->first_ |= uint64_t{1} << here.set;
+            return here.kind == Step::Kind::run && here.least == 0 && find_first(here.next);
+        case Step::Kind::choice:
+        case Step::Kind::again: {
+            const bool one = find_first(here.next);
+            return find_first(here.other) || one;
+        }
+        case Step::Kind::enter:
+        case Step::Kind::assertion:
+        case Step::Kind::beside:
+        case Step::Kind::look:
+            return find_first(here.next);
+        case Step::Kind::atomic:
+            return find_first(here.other) && find_first(here.next);
+        }
+        return true;
+    }
+
+    std::vector<Step> &steps_;
+    RegexMatcher *out_;
+    RegexTree tree_;
+    std::vector<bool> seen_;
+};
+
+namespace {
+
+// Where a run or a choice can go on otherwise, or where the round of a loop began before the one that step enters.
+struct Frame {
+    int32_t step;
+    int32_t count;     // of a lazy run: the characters that it has
+    const char *at;    // where a run ends, or where a choice or a round was
+    const char *least; // of a greedy run: its earliest end
+};
+
+// Kept by each thread, since attempts are short and many.
+struct Scratch {
+    std::vector<Frame> frames;
+    std::vector<const char *> rounds;        // where each loop's round began
+    std::vector<std::vector<uint64_t>> seen; // by the depth of lookaheads and atomic groups
+};
+
+} // namespace
+
+// One attempt to match from a place on.
+class RegexAttempt {
+  public:
+    using Step = RegexMatcher::Step;
+
+    RegexAttempt(const RegexMatcher &matcher, std::string_view text, Scratch *scratch)
+        : matcher_(matcher), begin_(text.data()), end_(text.data() + text.size()),
+          scratch_(*scratch) {
+        scratch_.frames.clear();
+        scratch_.rounds.resize(static_cast<size_t>(matcher.loops_));
+    }
+
+    // The end of the match that starts at p with this step; null: none.
+    const char *run(int32_t at, const char *p) {
+        if (scratch_.seen.size() == depth_) scratch_.seen.emplace_back();
+        scratch_.seen[depth_].clear();
+        Level level{scratch_.frames.size(), depth_++, p, p, 0, false};
+        const char *found = nullptr;
+        for (;;) {
+            if (at == 0) {
+                found = p;
+                break;
+            }
+            if (!go(&level, &at, &p) && !back(&level, &at, &p)) break;
+        }
+        scratch_.frames.resize(level.frames);
+        --depth_;
+        return found;
+    }
+
+    // The end of the run of characters of the set.
+    const char *run_end(uint8_t set, const char *p) const {
+        while (take(set, &p)) {}
+        return p;
+    }
+
+  private:
+    // What run() is at: the attempt itself, or that of a lookahead or an atomic group.
+    struct Level {
+        size_t frames; // of those around it
+        size_t depth;
+        const char *start, *farthest;
+        int64_t turns; // back
+        bool remembers;
+    };
+
+    bool take(uint8_t set, const char **p) const {
+        if (*p == end_) return false;
+        if (static_cast<signed char>(**p) >= 0) {
+            if ((matcher_.ascii_[static_cast<size_t>(**p)] >> set & 1) == 0) return false;
+            ++*p;
+            return true;
+        }
+        int32_t length;
+        if ((matcher_.sets_of(utf8_decode(*p, &length)) >> set & 1) == 0) return false;
+        *p += length;
+        return true;
+    }
+
+    bool in(uint8_t set, const char *p) const { return take(set, &p); }
+
+    // False if the step has been tried at this place before, and so has failed.
+    bool first_visit(const Level &level, int32_t mark, const char *p) {
+        const size_t words = (static_cast<size_t>(matcher_.marks_) + 63) / 64;
+        const size_t word =
+            static_cast<size_t>(p - level.start) * words + static_cast<size_t>(mark) / 64;
+        std::vector<uint64_t> &seen = scratch_.seen[level.depth];
+        if (word >= seen.size()) seen.resize(word + words, 0);
+        const uint64_t bit = uint64_t{1} << (mark % 64);
+        if ((seen[word] & bit) != 0) return false;
+        seen[word] |= bit;
+        return true;
+    }
+
+    // Takes a step; false if it fails.
+    bool go(Level *level, int32_t *at, const char **p) {
+        const Step &step = matcher_.steps_[static_cast<size_t>(*at)];
+        const bool chooses = step.kind == Step::Kind::choice || step.kind == Step::Kind::run;
+        if (level->remembers && chooses && !first_visit(*level, step.mark, *p)) return false;
+        bool holds = true;
+        int32_t next = step.next;
+        switch (step.kind) {
+        case Step::Kind::match:
+            break;
+        case Step::Kind::one:
+            holds = take(step.set, p);
+            break;
+        case Step::Kind::run:
+            holds = go_along(step, *at, p);
+            break;
+        case Step::Kind::choice:
+            scratch_.frames.push_back({*at, 0, *p, nullptr});
+            break;
+        case Step::Kind::enter:
+            scratch_.frames.push_back({*at, 0, round(step), nullptr});
+            round(step) = *p;
+            break;
+        case Step::Kind::again:
+            if (round(step) == *p) next = step.other;
+            break;
+        case Step::Kind::assertion:
+            holds = stands(step.assertion, *p);
+            break;
+        case Step::Kind::beside:
+            holds = in(step.set, *p) != step.negative;
+            break;
+        case Step::Kind::look:
+            holds = (run(step.other, *p) != nullptr) != step.negative;
+            break;
+        case Step::Kind::atomic:
+            *p = run(step.other, *p);
+            holds = *p != nullptr;
+            break;
+        }
+        *at = next;
+        return holds;
+    }
+
+    const char *&round(const Step &step) { return scratch_.rounds[static_cast<size_t>(step.mark)]; }
+
+    bool go_along(const Step &step, int32_t at, const char **p) {
+        int32_t count = 0;
+        while (count < step.least && take(step.set, p)) ++count;
+        if (count < step.least) return false;
+        if (step.lazy) {
+            if (step.most < 0 || count < step.most)
+                scratch_.frames.push_back({at, count, *p, nullptr});
+            return true;
+        }
+        const char *const least = *p;
+        while ((step.most < 0 || count < step.most) && take(step.set, p)) ++count;
+        if (*p != least && !step.possessive) scratch_.frames.push_back({at, count, *p, least});
+        return true;
+    }
+
+    // Returns to where something else can be tried; false: nowhere.
+    bool back(Level *level, int32_t *at, const char **p) {
+        std::vector<Frame> &frames = scratch_.frames;
+        while (frames.size() > level->frames) {
+            Frame &last = frames.back();
+            const Step &step = matcher_.steps_[static_cast<size_t>(last.step)];
+            if (step.kind == Step::Kind::enter) {
+                round(step) = last.at;
+                frames.pop_back();
+                continue;
+            }
+            level->farthest = std::max(level->farthest, last.at);
+            // Most expressions turn back about once for each character.
+            if (++level->turns > 1000 + 8 * (level->farthest - level->start))
+                level->remembers = true;
+            *p = last.at;
+            *at = step.next;
+            if (step.kind == Step::Kind::choice) {
+                *at = step.other;
+                frames.pop_back();
+                return true;
+            }
+            if (!step.lazy) {
+                last.at = *p = utf8_previous(*p);
+                if (last.at == last.least) frames.pop_back();
+                return true;
+            }
+            if ((step.most >= 0 && last.count == step.most) || !take(step.set, p)) {
+                frames.pop_back();
+                continue;
+            }
+            last.at = *p;
+            ++last.count;
+            return true;
+        }
+        return false;
+    }
+
+    bool stands(RegexNode::Assertion assertion, const char *p) const {
+        using Assertion = RegexNode::Assertion;
+        switch (assertion) {
+        case Assertion::none:
+            return true;
+        case Assertion::text_start:
+            return p == begin_;
+        case Assertion::text_end:
+            return p == end_;
+        case Assertion::line_start:
+            return p == begin_ || (p != end_ && p[-1] == '\n');
+        case Assertion::line_end:
+            return p == end_ || *p == '\n';
+        case Assertion::text_before_line_end:
+            return p == end_ || (*p == '\n' && p + 1 == end_);
+        case Assertion::word_boundary:
+        case Assertion::no_word_boundary: {
+            const bool before = p != begin_ && in(matcher_.word_, utf8_previous(p));
+            const bool after = in(matcher_.word_, p);
+            return (before != after) == (assertion == Assertion::word_boundary);
+        }
+        }
+        return false;
+    }
+
+    const RegexMatcher &matcher_;
+    const char *begin_, *end_;
+    Scratch &scratch_;
+    size_t depth_ = 0;
+};
+
+void RegexMatcher::make_sets(const std::vector<CodePointSet> &sets) {
+    std::vector<uint64_t> all(0x110000, 0);
+    for (size_t i = 0; i < sets.size(); ++i) {
+        for (const auto &[first, last] : sets[i].ranges()) {
+            for (uint32_t point = first; point <= last; ++point) all[point] |= uint64_t{1} << i;
+        }
+    }
+    std::copy_n(all.begin(), ascii_.size(), ascii_.begin());
+    std::map<std::vector<uint64_t>, uint16_t> known;
+    for (auto first = all.begin(); first != all.end(); first += 128) {
+        std::vector<uint64_t> block(first, first + 128);
+        const auto [place, is_new] =
+            known.emplace(std::move(block), static_cast<uint16_t>(known.size()));
+        if (is_new) blocks_.insert(blocks_.end(), place->first.begin(), place->first.end());
+        index_.push_back(place->second);
+    }
+}
+
+Result<RegexMatcher> RegexMatcher::make(std::string_view expression) {
+    RegexMatcher matcher;
+    ASSIGN_OR_RETURN(RegexTree tree, parse_regex(expression, {.dialect = RegexDialect::oniguruma}));
+    RETURN_IF_ERROR(RegexProgram(&matcher).make(std::move(tree)));
+    return matcher;
+}
+
+std::optional<RegexMatcher::Match> RegexMatcher::find(std::string_view text, size_t from) const {
+    static thread_local Scratch scratch;
+    RegexAttempt attempt(*this, text, &scratch);
+    const char *const begin = text.data(), *const end = begin + text.size();
+    const Step &start = steps_[static_cast<size_t>(start_)];
+    for (const char *p = begin + from;;) {
+        if (!any_first_) {
+            int32_t length;
+            while (p != end && (sets_of(utf8_decode(p, &length)) & first_) == 0) p += length;
+            if (p == end) return std::nullopt;
+        }
+        const char *const found = attempt.run(start_, p);
+        if (found != nullptr && (found != p || p != begin + from))
+            return Match{static_cast<size_t>(p - begin), static_cast<size_t>(found - begin)};
+        if (p == end) return std::nullopt;
+        // What a run fails with at all of its ends, it also fails with if it starts later.
+        const bool runs =
+            found == nullptr && start.kind == Step::Kind::run && start.most < 0 && start.least <= 1;
+        const char *const after = runs ? attempt.run_end(start.set, p) : p;
+        p = after != p ? after : p + utf8_length(*p);
+    }
+}
+
+} // namespace batchllm
