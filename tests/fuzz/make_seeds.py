@@ -135,6 +135,10 @@ def seeds():
     for i, tokenizer in enumerate(tokenizers()):
         text = json.dumps(tokenizer, ensure_ascii=False).encode()
         yield "tokenizer", f"{i}", text + b"\0" + "ab a <s>\u00e9 12345 it's\r\n  x".encode()
+    for i, expression in enumerate([
+            "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}&&[^\\p{Han}]]*\\p{Ll}+(?i:'s|'t)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s+(?!\\S)|\\s+",
+            "(?:a|b??)*c|(?>ab|a)\\b", "^\\h{2,}?$|(?=\\d{3})", "(?:a|aa)+b"]):
+        yield "split", f"{i}", expression.encode() + b"\0" + "it's Ab12345 \u4e2d aab\r\n  x aaaac".encode()
     yield "tokenizer", "text", "_a\u00e9 <s>  aa".encode()
     configs = sorted(TESTS.glob("golden/*/config.json"))
     for path in configs:

@@ -39,7 +39,7 @@ class RegexProgram {
     }
 
   private:
-    static constexpr size_t most_steps = 4096, most_sets = 64;
+    static constexpr size_t most_steps = 1024, most_sets = 64;
 
     static Status too_large() {
         return error(BATCHLLM_ERROR_UNSUPPORTED, "the expression is too large");
@@ -231,43 +231,51 @@ struct Frame {
     const char *least; // of a greedy run: its earliest end
 };
 
-// Kept by each thread, since attempts are short and many.
+// What has failed, as bits: for each place of the text those of all runs and choices. Filled once that pays.
+struct Memory {
+    bool on = false;
+    int64_t turns = 0; // back
+    std::vector<uint64_t> seen;
+};
+
+// Kept by each thread, since searches are short and many.
 struct Scratch {
     std::vector<Frame> frames;
-    std::vector<const char *> rounds;        // where each loop's round began
-    std::vector<std::vector<uint64_t>> seen; // by the depth of lookaheads and atomic groups
+    std::vector<const char *> rounds; // where each loop's round began
+    std::vector<Memory> memories;     // by the depth of lookaheads and atomic groups
 };
 
 } // namespace
 
-// One attempt to match from a place on.
-class RegexAttempt {
+// A search from a place on: attempts to match at one place after another.
+class RegexSearch {
   public:
     using Step = RegexMatcher::Step;
 
-    RegexAttempt(const RegexMatcher &matcher, std::string_view text, Scratch *scratch)
+    RegexSearch(const RegexMatcher &matcher, std::string_view text, size_t from, Scratch *scratch)
         : matcher_(matcher), begin_(text.data()), end_(text.data() + text.size()),
-          scratch_(*scratch) {
+          from_(text.data() + from), farthest_(from_), scratch_(*scratch) {
         scratch_.frames.clear();
         scratch_.rounds.resize(static_cast<size_t>(matcher.loops_));
+        for (Memory &memory : scratch_.memories) {
+            memory.on = false;
+            memory.turns = 0;
+            memory.seen.clear();
+        }
     }
 
     // The end of the match that starts at p with this step; null: none.
     const char *run(int32_t at, const char *p) {
-        if (scratch_.seen.size() == depth_) scratch_.seen.emplace_back();
-        scratch_.seen[depth_].clear();
-        Level level{scratch_.frames.size(), depth_++, p, p, 0, false};
-        const char *found = nullptr;
-        for (;;) {
-            if (at == 0) {
-                found = p;
-                break;
-            }
-            if (!go(&level, &at, &p) && !back(&level, &at, &p)) break;
+        if (scratch_.memories.size() == depth_) scratch_.memories.emplace_back();
+        const size_t depth = depth_++, frames = scratch_.frames.size();
+        bool goes = true;
+        while (goes && at != 0) {
+            if (!go(depth, &at, &p)) goes = back(depth, frames, &at, &p);
         }
-        scratch_.frames.resize(level.frames);
-        --depth_;
-        return found;
+        scratch_.frames.resize(frames);
+        if (goes) scratch_.memories[depth].seen.clear(); // not all of it has failed
+        depth_ = depth;
+        return goes ? p : nullptr;
     }
 
     // The end of the run of characters of the set.
@@ -277,15 +285,6 @@ class RegexAttempt {
     }
 
   private:
-    // What run() is at: the attempt itself, or that of a lookahead or an atomic group.
-    struct Level {
-        size_t frames; // of those around it
-        size_t depth;
-        const char *start, *farthest;
-        int64_t turns; // back
-        bool remembers;
-    };
-
     bool take(uint8_t set, const char **p) const {
         if (*p == end_) return false;
         if (static_cast<signed char>(**p) >= 0) {
@@ -301,24 +300,24 @@ class RegexAttempt {
 
     bool in(uint8_t set, const char *p) const { return take(set, &p); }
 
-    // False if the step has been tried at this place before, and so has failed.
-    bool first_visit(const Level &level, int32_t mark, const char *p) {
+    // False if the step has been tried at this place before, and so has failed, whatever led to it.
+    bool first_visit(std::vector<uint64_t> *seen, int32_t mark, const char *p) const {
         const size_t words = (static_cast<size_t>(matcher_.marks_) + 63) / 64;
-        const size_t word =
-            static_cast<size_t>(p - level.start) * words + static_cast<size_t>(mark) / 64;
-        std::vector<uint64_t> &seen = scratch_.seen[level.depth];
-        if (word >= seen.size()) seen.resize(word + words, 0);
+        const size_t first = static_cast<size_t>(p - from_) * words;
+        if (first + words > seen->size()) seen->resize(first + words, 0);
+        uint64_t &word = (*seen)[first + static_cast<size_t>(mark) / 64];
         const uint64_t bit = uint64_t{1} << (mark % 64);
-        if ((seen[word] & bit) != 0) return false;
-        seen[word] |= bit;
+        if ((word & bit) != 0) return false;
+        word |= bit;
         return true;
     }
 
     // Takes a step; false if it fails.
-    bool go(Level *level, int32_t *at, const char **p) {
+    bool go(size_t depth, int32_t *at, const char **p) {
         const Step &step = matcher_.steps_[static_cast<size_t>(*at)];
         const bool chooses = step.kind == Step::Kind::choice || step.kind == Step::Kind::run;
-        if (level->remembers && chooses && !first_visit(*level, step.mark, *p)) return false;
+        Memory &memory = scratch_.memories[depth];
+        if (memory.on && chooses && !first_visit(&memory.seen, step.mark, *p)) return false;
         bool holds = true;
         int32_t next = step.next;
         switch (step.kind) {
@@ -375,10 +374,11 @@ class RegexAttempt {
         return true;
     }
 
-    // Returns to where something else can be tried; false: nowhere.
-    bool back(Level *level, int32_t *at, const char **p) {
+    // Returns to where something else can be tried; false: nowhere. outer: how many frames are not this run's.
+    bool back(size_t depth, size_t outer, int32_t *at, const char **p) {
         std::vector<Frame> &frames = scratch_.frames;
-        while (frames.size() > level->frames) {
+        Memory &memory = scratch_.memories[depth];
+        while (frames.size() > outer) {
             Frame &last = frames.back();
             const Step &step = matcher_.steps_[static_cast<size_t>(last.step)];
             if (step.kind == Step::Kind::enter) {
@@ -386,10 +386,9 @@ class RegexAttempt {
                 frames.pop_back();
                 continue;
             }
-            level->farthest = std::max(level->farthest, last.at);
+            farthest_ = std::max(farthest_, last.at);
             // Most expressions turn back about once for each character.
-            if (++level->turns > 1000 + 8 * (level->farthest - level->start))
-                level->remembers = true;
+            if (++memory.turns > 1000 + 8 * (farthest_ - from_)) memory.on = true;
             *p = last.at;
             *at = step.next;
             if (step.kind == Step::Kind::choice) {
@@ -440,6 +439,7 @@ class RegexAttempt {
 
     const RegexMatcher &matcher_;
     const char *begin_, *end_;
+    const char *from_, *farthest_;
     Scratch &scratch_;
     size_t depth_ = 0;
 };
@@ -471,7 +471,7 @@ Result<RegexMatcher> RegexMatcher::make(std::string_view expression) {
 
 std::optional<RegexMatcher::Match> RegexMatcher::find(std::string_view text, size_t from) const {
     static thread_local Scratch scratch;
-    RegexAttempt attempt(*this, text, &scratch);
+    RegexSearch search(*this, text, from, &scratch);
     const char *const begin = text.data(), *const end = begin + text.size();
     const Step &start = steps_[static_cast<size_t>(start_)];
     for (const char *p = begin + from;;) {
@@ -480,14 +480,14 @@ std::optional<RegexMatcher::Match> RegexMatcher::find(std::string_view text, siz
             while (p != end && (sets_of(utf8_decode(p, &length)) & first_) == 0) p += length;
             if (p == end) return std::nullopt;
         }
-        const char *const found = attempt.run(start_, p);
+        const char *const found = search.run(start_, p);
         if (found != nullptr && (found != p || p != begin + from))
             return Match{static_cast<size_t>(p - begin), static_cast<size_t>(found - begin)};
         if (p == end) return std::nullopt;
         // What a run fails with at all of its ends, it also fails with if it starts later.
         const bool runs =
             found == nullptr && start.kind == Step::Kind::run && start.most < 0 && start.least <= 1;
-        const char *const after = runs ? attempt.run_end(start.set, p) : p;
+        const char *const after = runs ? search.run_end(start.set, p) : p;
         p = after != p ? after : p + utf8_length(*p);
     }
 }

@@ -1,9 +1,9 @@
 // Finds what a regular expression matches, by backtracking: of alternatives the first that leads to a match counts, as
 // in Oniguruma, whose dialect it reads.
 //
-// Time: an expression that tries the same thing again and again remembers what has failed, so that an attempt takes at
-// most about the product of the expression's and the text's length. A matcher never changes; any number of threads
-// may use it.
+// Time: a search that turns back again and again remembers what has failed, so that without lookaheads it takes at most
+// about the product of the expression's and the text's length, and memory of an eighth of a byte for each pair of a step
+// and a byte. A matcher never changes; any number of threads may use it.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class RegexMatcher {
 
   private:
     friend class RegexProgram; // writes the steps
-    friend class RegexAttempt; // takes them
+    friend class RegexSearch;  // takes them
 
     // A step of the program; those that choose go on with `other` if `next` leads to no match.
     struct Step {
