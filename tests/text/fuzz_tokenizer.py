@@ -154,7 +154,8 @@ def random_file(generator):
                "invert": behavior[1]}
               for regex in (make_golden.LLAMA3, make_golden.QWEN2, make_golden.CL100K,
                             make_golden.GPT2, make_golden.QWEN3_5, make_golden.SEED,
-                            make_golden.LING, make_golden.O200K, make_golden.TEKKEN)]
+                            make_golden.LING, make_golden.O200K, make_golden.TEKKEN, make_golden.KIMI,
+                            *make_golden.DEEPSEEK)]
     splits += [{"type": "Split", "pattern": {"String": pick([" ", "the", "e", "aa", "\u2581", "\n"])},
                 "behavior": name, "invert": flag()}
                for name in ("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",

@@ -5,8 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "text/utf8.h"
-
 namespace batchllm {
 
 // Makes a matcher's steps from an expression's tree, from the end backwards: each part is made with what follows it.
@@ -287,13 +285,8 @@ class RegexSearch {
   private:
     bool take(uint8_t set, const char **p) const {
         if (*p == end_) return false;
-        if (static_cast<signed char>(**p) >= 0) {
-            if ((matcher_.ascii_[static_cast<size_t>(**p)] >> set & 1) == 0) return false;
-            ++*p;
-            return true;
-        }
         int32_t length;
-        if ((matcher_.sets_of(utf8_decode(*p, &length)) >> set & 1) == 0) return false;
+        if ((matcher_.sets_at(*p, &length) >> set & 1) == 0) return false;
         *p += length;
         return true;
     }
@@ -477,7 +470,7 @@ std::optional<RegexMatcher::Match> RegexMatcher::find(std::string_view text, siz
     for (const char *p = begin + from;;) {
         if (!any_first_) {
             int32_t length;
-            while (p != end && (sets_of(utf8_decode(p, &length)) & first_) == 0) p += length;
+            while (p != end && (sets_at(p, &length) & first_) == 0) p += length;
             if (p == end) return std::nullopt;
         }
         const char *const found = search.run(start_, p);

@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "text/regex/tree.h"
+#include "text/utf8.h"
 
 namespace batchllm {
 
@@ -63,8 +64,13 @@ class RegexMatcher {
             -1; // of a run and a choice: their number, counted from 0; of enter and again, the loop's
     };
 
-    // Which sets have a character: bit i for set i.
-    uint64_t sets_of(uint32_t point) const {
+    // Which sets have the character at p, of *length bytes: bit i for set i.
+    uint64_t sets_at(const char *p, int32_t *length) const {
+        if (static_cast<signed char>(*p) >= 0) {
+            *length = 1;
+            return ascii_[static_cast<size_t>(*p)];
+        }
+        const uint32_t point = utf8_decode(p, length);
         return blocks_[size_t{index_[point >> 7]} * 128 + (point & 127)];
     }
     void make_sets(const std::vector<CodePointSet> &sets);

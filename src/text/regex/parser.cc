@@ -62,19 +62,20 @@ class RegexParser {
 
     Result<int32_t> character(uint32_t point, const RegexReader &start) {
         CodePointSet set{{point, point}};
-        if (flags_.ignore_case) RETURN_IF_ERROR(fold(&set, start));
+        if (flags_.ignore_case) RETURN_IF_ERROR(fold(&set, false, start));
         return characters(std::move(set));
     }
 
-    // Adds the other cases of each character. start: where the set is, for errors.
-    Status fold(CodePointSet *set, const RegexReader &start) {
+    // Adds the other cases of each character. property: the set is \p{..} or the like, which has all letters that have
+    // cases or none; of others, Oniguruma also takes several characters that one folds to. start: where it is, for errors.
+    Status fold(CodePointSet *set, bool property, const RegexReader &start) {
         set->normalize();
         if (oniguruma()) {
-            CodePointSet cased = *unicode_property("LC");
-            cased = cased.intersection(CodePointSet{{0x80, 0x10FFFF}});
-            const CodePointSet touched = set->intersection(cased);
-            if (!touched.ranges().empty() && touched != cased)
-                return start.unsupported("(?i) of other letters than ASCII's");
+            const CodePointSet beyond_ascii{{0x80, 0x10FFFF}};
+            const CodePointSet cased = unicode_property("LC")->intersection(beyond_ascii);
+            const CodePointSet touched = set->intersection(property ? cased : beyond_ascii);
+            if (!touched.ranges().empty() && !(property && touched == cased))
+                return start.unsupported("(?i) of other characters than ASCII's");
             const auto has = [set](uint32_t point) {
                 return !set->intersection(CodePointSet{{point, point}}).ranges().empty();
             };
@@ -374,7 +375,7 @@ class RegexParser {
         RegexReader::Escape found;
         RETURN_IF_ERROR(reader_.escape(dialect_, false, &found));
         if (!found.is_set) return character(found.point, start);
-        if (flags_.ignore_case && found.fold) RETURN_IF_ERROR(fold(&found.set, start));
+        if (flags_.ignore_case && found.fold) RETURN_IF_ERROR(fold(&found.set, true, start));
         return characters(std::move(found.set));
     }
 
@@ -439,7 +440,7 @@ class RegexParser {
             const bool ends = reader_.peek() == ']';
             if (ends || reader_.rest().starts_with("&&")) {
                 if (!any) return reader_.unsupported("an empty class");
-                if (flags_.ignore_case) RETURN_IF_ERROR(fold(&set, start));
+                if (flags_.ignore_case) RETURN_IF_ERROR(fold(&set, false, start));
                 set.normalize();
                 common = common.intersection(set);
                 reader_.skip(ends ? 1 : 2);
