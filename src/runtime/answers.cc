@@ -114,6 +114,11 @@ void Answers::accept_hidden(Sequence *sequence, std::span<const float> sum, int3
     if (sequence->pooled < sequence->wanted_positions) return;
     if (sequence->task == Task::classify) {
         sequence->labels = reader_.classifier()->scores(hidden);
+        const auto is_finite = [](float logit) { return std::isfinite(logit); };
+        if (!std::ranges::all_of(sequence->labels.logits, is_finite)) {
+            fail(sequence, BATCHLLM_ERROR_ROW_NOT_A_NUMBER, "the labels' logits are not finite");
+            return;
+        }
         finish(sequence, BATCHLLM_FINISH_CLASSIFIED);
     } else {
         finish_embedding(sequence->run->params->form, sequence->pooled, &hidden);

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include <unistd.h>
 
@@ -189,6 +190,30 @@ struct Changed {
     ~Changed() { fs::remove_all(directory); }
 };
 
+// A file of safetensors with a NaN, of bf16, at the beginning of a tensor.
+std::string with_nan(const std::string &path, const std::string &tensor) {
+    std::ifstream file(path, std::ios::binary);
+    std::string bytes(std::istreambuf_iterator<char>(file), {});
+    uint64_t header = 0;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    const std::string key = "\"data_offsets\":[";
+    const size_t offset = bytes.find(key, bytes.find('"' + tensor + '"')) + key.size();
+    const size_t begin = sizeof header + header + std::stoull(bytes.substr(offset));
+    bytes.replace(begin, 2, "\xc0\x7f");
+    return bytes;
+}
+
+void labels_that_are_no_numbers_fail_their_row(void **) {
+    const char *from = "golden/embedding/qwen3_labels_bf16";
+    const std::string weights = "model.safetensors";
+    const Changed changed(from, weights,
+                          with_nan(std::string(from) + "/" + weights, "score.weight"));
+    EmbeddingJob job(changed.directory, cpu_options());
+    const auto results = job.run_prompts({{5, 6, 7}}, task_params(BATCHLLM_TASK_CLASSIFY));
+    assert_int_equal(results->statuses[0], BATCHLLM_ERROR_ROW_NOT_A_NUMBER);
+    assert_string_equal(results->errors, "the labels' logits are not finite");
+}
+
 void modules_that_are_not_computed_are_refused_by_name(void **) {
     const char *from = "golden/embedding/qwen3_last_bf16";
     const std::string start =
@@ -300,6 +325,7 @@ int main() {
         cmocka_unit_test(what_is_shared_depends_on_the_pooling),
         cmocka_unit_test(rows_of_all_tasks_share_an_engine),
         cmocka_unit_test(what_the_model_cannot_do_is_the_rows_error),
+        cmocka_unit_test(labels_that_are_no_numbers_fail_their_row),
         cmocka_unit_test(modules_that_are_not_computed_are_refused_by_name),
         cmocka_unit_test(texts_in_lower_case_are_refused_by_name),
         cmocka_unit_test(a_mean_on_sim_does_not_depend_on_the_steps),
