@@ -73,6 +73,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
     ParameterReader parameters(options.defaults);
     ConversationText conversation;
     int prompts = 0;
+    bool own_task = false;
     std::string_view null_key; // a prompt that is null
     for (const auto [key, value] : members) {
         RowError error;
@@ -96,6 +97,7 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
             if (!value.is_null()) error = read_score(value, row);
         } else {
             error = parameters.read(key, value, &known);
+            if (key == "task") own_task = !value.is_null();
         }
         if (failed(error)) return error;
         if (!known && !options.allow(key)) return unknown_key(key, false);
@@ -115,6 +117,8 @@ RowError read_plain(const JsonMembers &members, const RowReaderOptions &options,
         return format_error("\"score\" and " + in_quotes(parameters.constraint_key()) +
                             " contradict each other: a scored row generates nothing");
     }
+    if (row->scored && own_task && parameters.task() != Task::generate)
+        return format_error("\"score\" and \"task\" contradict each other");
     return parameters.take(options, row);
 }
 

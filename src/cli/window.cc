@@ -256,7 +256,6 @@ Status WindowBuilder::tokenize_scores(std::vector<InputRow> *rows) {
         if (row.line == 0 || !row.scored || !row.score_is_text) continue;
         TextColumn texts;
         for (const std::string &text : row.score_texts) texts.add(text);
-        const uint32_t flags = row.params->parse_special ? BATCHLLM_ENCODE_PARSE_SPECIAL : 0u;
         RowError error;
         batchllm_column *column = nullptr;
         if (tokenizer_ == nullptr) {
@@ -264,7 +263,7 @@ Status WindowBuilder::tokenize_scores(std::vector<InputRow> *rows) {
         } else {
             RETURN_IF_ERROR(
                 call_status(batchllm_tokenizer_encode(tokenizer_, texts.count(), texts.text.data(),
-                                                      texts.offsets.data(), flags, 1, &column)));
+                                                      texts.offsets.data(), 0, 1, &column)));
         }
         const ColumnHandle owner(column);
         for (int64_t i = 0; error.code.empty() && i < texts.count(); ++i) {

@@ -15,6 +15,7 @@
 #include "base/json_escape.h"
 #include "base/json_view.h"
 #include "journal/file_hash.h"
+#include "model/pooling.h"
 
 namespace batchllm {
 namespace {
@@ -59,15 +60,18 @@ Status add_model_parts(JobIdentity *identity, const std::string &model_dir) {
     }
     // Files that few models have. A job without them has the same identity as before they were
     // added.
-    for (const char *name :
-         {"special_tokens_map.json", "chat_template.jinja", "chat_template.json",
-          "additional_chat_templates/tool_use.jinja", "modules.json", "1_Pooling/config.json",
-          "preprocessor_config.json", "processor_config.json"}) {
+    std::vector<std::string> few = {"special_tokens_map.json", "chat_template.jinja",
+                                    "chat_template.json",
+                                    "additional_chat_templates/tool_use.jinja"};
+    const std::vector<std::string> of_vectors = embedding_files(model_dir);
+    few.insert(few.end(), of_vectors.begin(), of_vectors.end());
+    few.insert(few.end(), {"preprocessor_config.json", "processor_config.json"});
+    for (const std::string &name : few) {
         const std::string path = model_dir + "/" + name;
         ASSIGN_OR_RETURN(const bool there, file_exists(path));
         if (!there) continue;
         ASSIGN_OR_RETURN(const uint64_t hash, hash_file(path));
-        identity->add(std::string("model ") + name, hexadecimal(hash));
+        identity->add("model " + name, hexadecimal(hash));
     }
     ASSIGN_OR_RETURN(const std::vector<std::string> names, weights_files(model_dir));
     Hasher hasher;

@@ -1,13 +1,20 @@
 #include "model/pooling.h"
 
+#include <algorithm>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/printable.h"
 
 namespace batchllm {
 namespace {
+
+bool contains(std::span<const std::string_view> names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 // "Pooling" for "sentence_transformers.models.Pooling", whatever module the class is in.
 std::string class_of(const std::string &type) {
@@ -56,6 +63,13 @@ Result<Pooling> read_pooling(const std::string &path, int32_t hidden) {
                      JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
     const JsonValue config = document.root();
     if (!config.is_object()) return config.fail("must be an object");
+    ASSIGN_OR_RETURN(const auto members, config.members());
+    for (const auto &[key, value] : members) {
+        constexpr std::string_view known[] = {"word_embedding_dimension", "embedding_dimension",
+                                              "include_prompt"};
+        if (key.starts_with("pooling_mode") || contains(known, key)) continue;
+        return value.unsupported("the key is not known");
+    }
     ASSIGN_OR_RETURN(const Pooling pooling, read_mode(config));
     for (const char *key : {"word_embedding_dimension", "embedding_dimension"}) {
         const auto dimension = config.given(key);
@@ -73,18 +87,90 @@ Result<Pooling> read_pooling(const std::string &path, int32_t hidden) {
     return pooling;
 }
 
-// Rejects options of the module Transformer that change a text before the tokenizer sees it: they
-// are not implemented.
-Status check_texts(const std::string &path) {
-    ASSIGN_OR_RETURN(const bool given, file_exists(path));
+// A key whose only value that changes nothing is this one.
+Status need(const JsonValue &object, const char *key, std::string_view only) {
+    const auto given = object.given(key);
     if (!given) return {};
+    if (given->is_string()) {
+        ASSIGN_OR_RETURN(const std::string value, given->string());
+        if (value == only) return {};
+    }
+    return given->unsupported("only " + in_quotes(only) + " is supported");
+}
+
+// What sentence-transformers passes on to transformers, of which only that is left aside that changes no vector.
+Status check_passed_on(const JsonValue &config, const char *key) {
+    constexpr std::string_view harmless[] = {
+        "attn_implementation", "device_map",  "dtype",    "low_cpu_mem_usage",
+        "padding_side",        "torch_dtype", "use_fast", "trust_remote_code"};
+    const auto given = config.given(key);
+    if (!given) return {};
+    ASSIGN_OR_RETURN(const auto members, given->members());
+    for (const auto &[name, value] : members) {
+        if (value.is_null() || contains(harmless, name)) continue;
+        return value.unsupported("it is not passed on to the model or the tokenizer");
+    }
+    return {};
+}
+
+// Rejects what the module Transformer would do that is not done here. Adds to *note what is left to the caller.
+Status check_transformer(const std::string &path, std::string *note) {
+    ASSIGN_OR_RETURN(const bool there, file_exists(path));
+    if (!there) return {};
     ASSIGN_OR_RETURN(const JsonDocument document,
                      JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
     const JsonValue config = document.root();
     if (!config.is_object()) return config.fail("must be an object");
+    RETURN_IF_ERROR(config.only_keys({"max_seq_length", "do_lower_case", "transformer_task",
+                                      "modality_config", "module_output_name", "unpad_inputs",
+                                      "model_args", "model_kwargs", "config_args", "config_kwargs",
+                                      "tokenizer_args", "processor_kwargs", "processing_kwargs"}));
     ASSIGN_OR_RETURN(const bool lower, config.boolean_or("do_lower_case", false));
-    if (!lower) return {};
-    return config.at("do_lower_case")->unsupported("texts are not put into lower case");
+    if (lower) return config.at("do_lower_case")->unsupported("texts are not put into lower case");
+    RETURN_IF_ERROR(need(config, "transformer_task", "feature-extraction"));
+    RETURN_IF_ERROR(need(config, "module_output_name", "token_embeddings"));
+    if (const auto modalities = config.given("modality_config")) {
+        if (const auto text = modalities->given("text")) {
+            RETURN_IF_ERROR(need(*text, "method", "forward"));
+            RETURN_IF_ERROR(need(*text, "method_output_name", "last_hidden_state"));
+        }
+    }
+    for (const char *key : {"model_args", "model_kwargs", "config_args", "config_kwargs",
+                            "tokenizer_args", "processor_kwargs", "processing_kwargs"}) {
+        RETURN_IF_ERROR(check_passed_on(config, key));
+    }
+    if (config.given("max_seq_length")) *note = path + ": rows are not cut at \"max_seq_length\"";
+    return {};
+}
+
+// What applies to all vectors.
+Status check_defaults(const std::string &path, std::string *note) {
+    ASSIGN_OR_RETURN(const bool there, file_exists(path));
+    if (!there) return {};
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
+    const JsonValue config = document.root();
+    if (!config.is_object()) return config.fail("must be an object");
+    if (const auto dimensions = config.given("truncate_dim"))
+        return dimensions->unsupported("vectors are cut by \"dimensions\" of a row");
+    if (config.given("default_prompt_name")) {
+        *note += (note->empty() ? "" : "; ") + path +
+                 ": the prompt of \"default_prompt_name\" is not put before rows";
+    }
+    return {};
+}
+
+// Code in the model's directory, as embedding models have it whose attention looks ahead.
+Status check_code(const std::string &path) {
+    ASSIGN_OR_RETURN(const bool there, file_exists(path));
+    if (!there) return {};
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
+    const auto map = document.root().given("auto_map");
+    const auto own = map ? map->given("AutoModel") : std::nullopt;
+    if (!own) return {};
+    return own->unsupported(
+        "code of the model's own, which may make attention look ahead, is not run");
 }
 
 // The folder of a module, which must be inside that of the model.
@@ -98,6 +184,18 @@ Result<std::string> read_folder(const JsonValue &module) {
     return folder;
 }
 
+Status check_normalize(const std::string &path) {
+    ASSIGN_OR_RETURN(const bool there, file_exists(path));
+    if (!there) return {};
+    ASSIGN_OR_RETURN(const JsonDocument document,
+                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
+    const JsonValue config = document.root();
+    if (!config.is_object()) return config.fail("must be an object");
+    RETURN_IF_ERROR(config.only_keys({"module_input_name", "module_output_name"}));
+    RETURN_IF_ERROR(need(config, "module_input_name", "sentence_embedding"));
+    return need(config, "module_output_name", "sentence_embedding");
+}
+
 Result<EmbeddingForm> read_modules(const JsonValue &root, const std::string &model_dir,
                                    int32_t hidden) {
     ASSIGN_OR_RETURN(const auto modules, root.elements());
@@ -107,6 +205,8 @@ Result<EmbeddingForm> read_modules(const JsonValue &root, const std::string &mod
         ASSIGN_OR_RETURN(const JsonValue type, modules[i].at("type"));
         ASSIGN_OR_RETURN(const std::string name, type.string());
         const std::string kind = class_of(name);
+        if (!name.starts_with("sentence_transformers."))
+            return type.unsupported("classes of sentence_transformers alone are");
         if ((i == 0) != (kind == "Transformer")) {
             return type.unsupported("only Transformer, Pooling and Normalize, in this order, are");
         }
@@ -117,6 +217,8 @@ Result<EmbeddingForm> read_modules(const JsonValue &root, const std::string &mod
                              read_pooling(model_dir + "/" + folder + "/config.json", hidden));
             pooled = true;
         } else if (kind == "Normalize") {
+            ASSIGN_OR_RETURN(const std::string folder, read_folder(modules[i]));
+            RETURN_IF_ERROR(check_normalize(model_dir + "/" + folder + "/config.json"));
             form.normalize = true;
         } else {
             return type.unsupported("only Transformer, Pooling and Normalize, in this order, are");
@@ -128,14 +230,36 @@ Result<EmbeddingForm> read_modules(const JsonValue &root, const std::string &mod
 
 } // namespace
 
-Result<EmbeddingForm> read_embedding_form(const std::string &model_dir, int32_t hidden) {
+Result<EmbeddingForm> read_embedding_form(const std::string &model_dir, int32_t hidden,
+                                          std::string *note) {
     const std::string path = model_dir + "/modules.json";
     ASSIGN_OR_RETURN(const bool given, file_exists(path));
     if (!given) return EmbeddingForm{};
-    RETURN_IF_ERROR(check_texts(model_dir + "/sentence_bert_config.json"));
+    RETURN_IF_ERROR(check_transformer(model_dir + "/sentence_bert_config.json", note));
+    RETURN_IF_ERROR(check_defaults(model_dir + "/config_sentence_transformers.json", note));
+    RETURN_IF_ERROR(check_code(model_dir + "/config.json"));
     ASSIGN_OR_RETURN(const JsonDocument document,
                      JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
     return read_modules(document.root(), model_dir, hidden);
+}
+
+std::vector<std::string> embedding_files(const std::string &model_dir) {
+    std::vector<std::string> files = {"modules.json", "1_Pooling/config.json"};
+    const std::string path = model_dir + "/modules.json";
+    const Result<bool> given = file_exists(path);
+    if (!given.ok() || !*given) return files;
+    files.insert(files.end(), {"sentence_bert_config.json", "config_sentence_transformers.json"});
+    const auto document = JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT);
+    if (!document.ok()) return files;
+    const auto modules = document->root().elements();
+    if (!modules.ok()) return files;
+    for (const JsonValue &module : *modules) {
+        const auto folder = read_folder(module);
+        if (!folder.ok()) continue;
+        const std::string file = *folder + "/config.json";
+        if (std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
+    }
+    return files;
 }
 
 } // namespace batchllm

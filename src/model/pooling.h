@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -20,7 +21,12 @@ struct EmbeddingForm {
     bool operator==(const EmbeddingForm &) const = default;
 };
 
-// Without a modules.json: the last token's, not normalised. hidden: the model's.
-Result<EmbeddingForm> read_embedding_form(const std::string &model_dir, int32_t hidden);
+// Without a modules.json: the last token's, not normalised. hidden: the model's. Sets *note to what these files say
+// that is left to the caller, or to "".
+Result<EmbeddingForm> read_embedding_form(const std::string &model_dir, int32_t hidden,
+                                          std::string *note);
+
+// The names of the files that it reads, if they are there, config.json aside.
+std::vector<std::string> embedding_files(const std::string &model_dir);
 
 } // namespace batchllm

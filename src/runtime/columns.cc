@@ -123,8 +123,11 @@ Result<batchllm_params> ParamsColumn::at(int64_t i) const {
 Status ParamsReader::read_form(PreparedParams *read) const {
     constexpr int32_t code = BATCHLLM_ERROR_ROW_INVALID_PARAMETER;
     EmbeddingForm form = model_.form;
-    if (read->pooling == BATCHLLM_POOLING_MODEL && !model_.form_status.ok()) {
-        return Status(code, model_.form_status.message());
+    const bool relies = read->pooling == BATCHLLM_POOLING_MODEL || read->normalize == 0;
+    if (relies && !model_.form_status.ok()) {
+        return Status(code,
+                      model_.form_status.message() +
+                          " (a row that sets pooling and normalize does without these files)");
     }
     if (read->pooling == BATCHLLM_POOLING_LAST) form.pooling = Pooling::last;
     if (read->pooling == BATCHLLM_POOLING_MEAN) form.pooling = Pooling::mean;

@@ -45,12 +45,14 @@ Status RowReader::take_model(std::unique_ptr<Model> model, const BackendInfo &in
     if (options.max_request_tokens > 0) max_request_tokens_ = options.max_request_tokens;
     if (info.eos_token >= 0) eos_tokens_.push_back(info.eos_token);
     vocabulary_size_ = info.vocabulary;
-    ASSIGN_OR_RETURN(ModelTasks offered, tasks(info));
+    std::string note;
+    ASSIGN_OR_RETURN(ModelTasks offered, tasks(info, &note));
+    if (!note.empty()) options.log(BATCHLLM_LOG_INFO, note);
     params_.emplace(std::move(offered));
     return {};
 }
 
-Result<ModelTasks> RowReader::tasks(const BackendInfo &info) const {
+Result<ModelTasks> RowReader::tasks(const BackendInfo &info, std::string *note) const {
     ModelTasks tasks;
     tasks.vocabulary = info.vocabulary;
     tasks.hidden = info.hidden;
@@ -60,7 +62,7 @@ Result<ModelTasks> RowReader::tasks(const BackendInfo &info) const {
     tasks.text = bool(model_->head);
     tasks.labels = classifier_.has_value();
     // A model whose directory requires an unsupported kind of vector can still do everything else.
-    Result<EmbeddingForm> form = read_embedding_form(model_dir_, info.hidden);
+    Result<EmbeddingForm> form = read_embedding_form(model_dir_, info.hidden, note);
     if (is_failure_of_process(form.status().code())) return form.status();
     tasks.form_status = form.status();
     if (form.ok()) tasks.form = *form;

@@ -77,7 +77,7 @@ class RowReader {
 
   private:
     RowReader() = default;
-    Result<ModelTasks> tasks(const BackendInfo &info) const;
+    Result<ModelTasks> tasks(const BackendInfo &info, std::string *note) const;
     Status check_adapter(const batchllm_params &params) const;
 
     std::string model_dir_;

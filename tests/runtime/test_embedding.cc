@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <tuple>
 
 #include <unistd.h>
 
 #include "embedding_job.h"
+#include "model/pooling.h"
 
 namespace {
 
@@ -185,6 +187,7 @@ struct Changed {
         directory = fs::temp_directory_path() / ("batchllm_embedding_" + std::to_string(getpid()));
         fs::remove_all(directory);
         fs::copy(from, directory, fs::copy_options::recursive);
+        fs::create_directories((directory / file).parent_path());
         std::ofstream(directory / file) << text;
     }
     ~Changed() { fs::remove_all(directory); }
@@ -224,11 +227,21 @@ void modules_that_are_not_computed_are_refused_by_name(void **) {
         const Changed changed(from, "modules.json",
                               start + R"(, {"path": "2_Dense", "type": "st.models.Dense"}])");
         must_refuse(changed.directory.c_str(), embed, "st.models.Dense");
-        // Settings from the caller need no file.
+        // Settings from the caller need no file, if they are all there.
+        must_refuse(changed.directory.c_str(),
+                    task_params(BATCHLLM_TASK_EMBED, BATCHLLM_POOLING_LAST), "st.models.Dense");
+        must_refuse(changed.directory.c_str(), task_params(BATCHLLM_TASK_EMBED, 0, 1),
+                    "(a row that sets pooling and normalize does without these files)");
         EmbeddingJob job(changed.directory, cpu_options());
-        const auto results =
-            job.run_prompts({{5, 6, 7}}, task_params(BATCHLLM_TASK_EMBED, BATCHLLM_POOLING_LAST));
+        const auto results = job.run_prompts(
+            {{5, 6, 7}}, task_params(BATCHLLM_TASK_EMBED, BATCHLLM_POOLING_LAST, 1));
         assert_int_equal(results->statuses[0], BATCHLLM_OK);
+    }
+    {
+        const Changed changed(from, "modules.json",
+                              R"([{"path": "", "type": "sentence_transformers.models.Transformer"},
+                {"path": "1_Pooling", "type": "own.Pooling"}])");
+        must_refuse(changed.directory.c_str(), embed, "own.Pooling");
     }
     const std::pair<const char *, const char *> refused[] = {
         {R"({"pooling_mode_max_tokens": true})", "pooling_mode_max_tokens"},
@@ -236,6 +249,7 @@ void modules_that_are_not_computed_are_refused_by_name(void **) {
         {R"({"pooling_mode": "weightedmean"})", "weightedmean"},
         {R"({"pooling_mode": "mean", "include_prompt": false})", "include_prompt"},
         {R"({"pooling_mode": "mean", "embedding_dimension": 65})", "embedding_dimension"},
+        {R"({"pooling_mode": "mean", "pooling_weight": 2})", "pooling_weight"},
         {R"({"pooling_mode_cls_token": false})", "no mode of pooling"}};
     for (const auto &[config, text] : refused) {
         const Changed changed(from, "1_Pooling/config.json", config);
@@ -252,6 +266,49 @@ void texts_in_lower_case_are_refused_by_name(void **) {
         << R"({"do_lower_case": false, "max_seq_length": 512})";
     EmbeddingJob job(lower.directory, cpu_options());
     assert_int_equal(job.run_prompts({{5, 6, 7}}, embed)->statuses[0], BATCHLLM_OK);
+}
+
+void keys_that_would_change_a_vector_are_refused_by_name(void **) {
+    const char *from = "golden/embedding/qwen3_last_bf16";
+    const char *transformer = "sentence_bert_config.json";
+    const char *defaults = "config_sentence_transformers.json";
+    const batchllm_params embed = task_params(BATCHLLM_TASK_EMBED);
+    const std::tuple<const char *, const char *, const char *> refused[] = {
+        {transformer, R"({"config_kwargs": {"rope_theta": 5}})", "config_kwargs.rope_theta"},
+        {transformer, R"({"processing_kwargs": {"text": {"max_length": 8}}})",
+         "processing_kwargs.text"},
+        {transformer, R"({"transformer_task": "fill-mask"})", "transformer_task"},
+        {transformer,
+         R"({"modality_config": {"text": {"method_output_name": ["hidden_states", 0]}}})",
+         "method_output_name"},
+        {transformer, R"({"later": 1})", "later"},
+        {transformer, "[]", "must be an object"},
+        {defaults, R"({"truncate_dim": 16})", "truncate_dim"},
+        {"2_Normalize/config.json", R"({"module_input_name": "token_embeddings"})",
+         "module_input_name"}};
+    for (const auto &[file, text, words] : refused) {
+        const Changed changed(from, file, text);
+        must_refuse(changed.directory.c_str(), embed, words);
+    }
+    {
+        const Changed changed(from, transformer,
+                              R"({"model_args": {"torch_dtype": "float16", "revision": null},
+                              "transformer_task": "feature-extraction", "max_seq_length": 8,
+                              "modality_config": {"text": {"method": "forward"}}})");
+        std::ofstream(changed.directory / defaults)
+            << R"({"truncate_dim": null, "default_prompt_name": "query", "prompts": {"query": "q"}})";
+        std::string note;
+        assert_true(batchllm::read_embedding_form(changed.directory, 64, &note).ok());
+        assert_non_null(strstr(note.c_str(), "sentence_bert_config.json: rows are not cut"));
+        assert_non_null(strstr(note.c_str(), "default_prompt_name"));
+    }
+    const Changed code(from, "config.json", [&] {
+        std::ifstream file(std::string(from) + "/config.json");
+        std::string text(std::istreambuf_iterator<char>(file), {});
+        text.insert(text.find('{') + 1, R"("auto_map": {"AutoModel": "own.Model"}, )");
+        return text;
+    }());
+    must_refuse(code.directory.c_str(), embed, "auto_map.AutoModel");
 }
 
 batchllm_engine_options sim_options(const char *backend_options) {
@@ -328,6 +385,7 @@ int main() {
         cmocka_unit_test(labels_that_are_no_numbers_fail_their_row),
         cmocka_unit_test(modules_that_are_not_computed_are_refused_by_name),
         cmocka_unit_test(texts_in_lower_case_are_refused_by_name),
+        cmocka_unit_test(keys_that_would_change_a_vector_are_refused_by_name),
         cmocka_unit_test(a_mean_on_sim_does_not_depend_on_the_steps),
         cmocka_unit_test(scored_text_without_a_head_is_the_rows_own_error),
         cmocka_unit_test(a_row_that_no_pool_holds_is_told_its_own_length),

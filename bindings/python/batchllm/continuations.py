@@ -34,12 +34,14 @@ def continuation_columns(
     if len(continuations) == 0:
         raise ValueError("continuations is empty: each row has at least one")
     one = continuations[0]
+    if not text and (mistake := _mistake_in([one], text)):
+        raise TypeError(f"continuations: {mistake}")
     # A continuation is a str or a list of ids. If the items are lists of continuations, each item is for one row.
     per_row = not isinstance(one, (str, bytes)) if text else len(one) > 0 and not isinstance(one[0], Integral)
     if per_row:
         lists = continuations[first : first + n]
         if len(lists) < n:
-            raise ValueError(f"continuations of {len(continuations)} rows for more rows")
+            raise ValueError(f"continuations of {len(continuations)} rows for {first + n} rows or more")
         if places is not None:
             lists = [lists[i] for i in places]
     else:
@@ -59,13 +61,16 @@ def continuation_columns(
 
 def _mistake_in(row: Any, text: bool) -> Optional[str]:
     """What is wrong with the list of one row; None: nothing."""
-    if row is None or isinstance(row, (str, bytes)):
-        return f"{'None' if row is None else 'one text'} in place of a list"
+    if isinstance(row, (str, bytes)) or not hasattr(row, "__iter__"):
+        return f"{_named(row)} in place of a list"
     for item in row:
-        if item is None or isinstance(item, (str, bytes)) != text:
-            found = "None" if item is None else f"one {type(item).__name__}"
-            return f"{found} among {'texts' if text else 'lists of token ids'}"
+        if isinstance(item, (str, bytes)) != text or not hasattr(item, "__iter__"):
+            return f"{_named(item)} among {'texts' if text else 'lists of token ids'}"
     return None
+
+
+def _named(item: Any) -> str:
+    return "None" if item is None else "one text" if isinstance(item, (str, bytes)) else f"one {type(item).__name__}"
 
 
 def add_scored_part(

@@ -343,7 +343,11 @@ class Mistakes(unittest.TestCase):
                         (["a", "b"], [[" yes"], None], "continuations of row 1: None in place of a list"),
                         (["a", "b"], [[" yes"], " no"], "continuations of row 1: one text in place of a list"),
                         (["a", None, "b"], [[" yes"], None, [5]], "continuations of row 2: one int among texts"),
-                        ([[1], [2]], [[[3]], ["a"]], "continuations of row 1: one str among lists of token ids")):
+                        (["a", "b"], [["a"], 7], "continuations of row 1: one int in place of a list"),
+                        (["a", "b"], [[65], [66]], "continuations of row 0: one int among texts"),
+                        ([[1], [2]], [[[3]], ["a"]], "continuations of row 1: one text among lists of token ids"),
+                        ([[1], [2]], [3], "continuations: one int among lists of token ids"),
+                        ([[1], [2]], [b"a"], "continuations: one text among lists of token ids")):
                     with self.subTest(words), self.assertRaisesRegex(TypeError, words):
                         engine.score(rows, continuations)
         with tempfile.TemporaryDirectory() as folder:
