@@ -539,6 +539,8 @@ MODELS = {
     "nemotron_bf16": ("nemotron", "bfloat16", "type", dict(
         SMALL, head_dim=24, intermediate_size=80, rope_parameters=dict(
             rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), 299, None),
+    "phi_bf16": ("phi", "bfloat16", "type", dict(
+        SMALL, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25)), 299, None),
 }
 
 
@@ -706,7 +708,7 @@ def respell_rope(config, spelling):
     kind = rope.pop("rope_type")
     if "original_max_position_embeddings" in config:
         rope.pop("original_max_position_embeddings", None)
-    if config["model_type"] in ("phi3", "glm", "bamba", "nemotron"):
+    if config["model_type"] in ("phi", "phi3", "glm", "bamba", "nemotron"):
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
 
@@ -1024,7 +1026,7 @@ def make_rope(output):
 
 
 FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite",
-            "hyperclovax", "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
+            "hyperclovax", "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss",
             "smollm3", "starcoder2"]
 
 

@@ -1329,6 +1329,30 @@ void norms_of_nemotron_add_one_to_their_weight(void **) {
     assert_int_equal(plain.layers[0].feed_forward()->width, 24576);
 }
 
+void phi_has_one_norm_a_layer_and_biases_everywhere(void **) {
+    const Model model = must_load(family("phi", R"("partial_rotary_factor": 0.25,
+        "intermediate_size": 40)"));
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const Layer &layer = model.layers[i];
+        const std::string prefix = "model.layers." + std::to_string(i) + ".";
+        assert_true(layer.parallel && !layer.before_feed_forward);
+        assert_true(layer.before_attention.kind == NormKind::layer && layer.before_attention.bias);
+        const Attention &a = *layer.attention();
+        const FeedForward &f = *layer.feed_forward();
+        assert_true(a.q.bias && a.k.bias && a.v.bias && f.up.bias && !f.gate);
+        assert_true(a.o.bias.name == prefix + "self_attn.dense.bias");
+        assert_true(f.down.bias.name == prefix + "mlp.fc2.bias" && f.width == 40);
+        assert_true(f.activation == Activation::gelu_tanh);
+    }
+    assert_true(model.head.bias.name == "lm_head.bias" && model.head.bias.rows == 100);
+    assert_true(model.final_norm.bias.name == "model.final_layernorm.bias");
+    assert_int_equal(model.ropes[0].dims(), 4); // of 16
+    assert_int_equal(must_load(family("phi", "")).ropes[0].dims(), 8);
+    must_load(family("phi", R"("qk_layernorm": false)"));
+    must_fail(family("phi", R"("qk_layernorm": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"qk_layernorm"});
+}
+
 void defaults_of_later_families_with_experts_are_those_of_transformers(void **) {
     struct Case {
         const char *type;
@@ -2004,6 +2028,7 @@ int main() {
         cmocka_unit_test(every_layer_of_solar_open_has_experts),
         cmocka_unit_test(experts_of_hy3_have_the_names_of_its_checkpoints),
         cmocka_unit_test(norms_of_nemotron_add_one_to_their_weight),
+        cmocka_unit_test(phi_has_one_norm_a_layer_and_biases_everywhere),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),

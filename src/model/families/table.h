@@ -59,6 +59,7 @@
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
     family("olmoe", "OlmoeForCausalLM", describe_olmoe)                                            \
     family("PanguEmbedded", "PanguEmbeddedForCausalLM", describe_pangu)                            \
+    family("phi", "PhiForCausalLM", describe_phi)                                                  \
     family("phi3", "Phi3ForCausalLM", describe_phi3)                                               \
     family("phimoe", "PhimoeForCausalLM", describe_phimoe)                                         \
     family("qwen2", "Qwen2ForCausalLM", describe_qwen2)                                            \
