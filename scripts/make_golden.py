@@ -541,6 +541,9 @@ MODELS = {
             rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), 299, None),
     "phi_bf16": ("phi", "bfloat16", "type", dict(
         SMALL, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25)), 299, None),
+    "internlm3_bf16": ("internlm3", "bfloat16", "rope_type", dict(
+        SMALL, head_dim=24, attention_bias=True, mlp_bias=True, rope_parameters=dict(
+            rope_type="dynamic", rope_theta=50000000.0, factor=6.0)), 299, None),
 }
 
 
@@ -567,18 +570,22 @@ def fill_weights(model, seed, tied):
         for name, parameter in sorted(model.named_parameters()):
             shape = tuple(parameter.shape)
             values = random.standard_normal(shape)
-            if "norm" in name and name.endswith(".bias"):
+            is_norm = "norm" in name or name.startswith("transformer.ln_f.")
+            if is_norm and name.endswith(".bias"):
                 values *= 0.2
-            elif "norm" in name:
+            elif is_norm:
                 values = 1 + 0.2 * values
-                if name.endswith(("model.norm.weight", "model.embedding_norm.weight")) and tied:
+                if name.endswith(("model.norm.weight", "model.embedding_norm.weight", "transformer.ln_f.weight")) and tied:
                     values *= 3
-                if model.config.model_type.startswith("gemma"):
+                norms_before = model.config.model_type in ("gemma", "vaultgemma")  # and none after
+                if norms_before or model.config.model_type.startswith("gemma"):
                     # They add one. Tied as they are, the last feed-forward decides, not the last
                     # token's embedding.
                     last = model.config.get_text_config().num_hidden_layers - 1
                     if f"layers.{last}.post_feedforward" in name:
                         values *= 5
+                    elif norms_before:
+                        values *= 3 if f"layers.{last}.p" in name else 1
                     elif "post_" in name:
                         values *= 0.4
                     values -= not model.config.model_type.startswith("gemma4")
@@ -605,13 +612,14 @@ def fill_weights(model, seed, tied):
             elif any(part in name for part in ("mlp.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight",
                                                "router")):
                 values *= 3 / math.sqrt(shape[1])  # so that few choices are close
-            elif "embed_tokens" in name or name == "model.embeddings.weight":
+            elif "embed_tokens" in name or name in ("model.embeddings.weight", "transformer.word_embeddings.weight"):
                 # Small when tied: the residual stream must not be the last token's embedding,
                 # which would make that token the likeliest.
-                values *= (0.08 if tied else 0.5) / getattr(model.config, "embedding_multiplier", 1)
+                multiplier = getattr(model.config, "embedding_multiplier", getattr(model.config, "scale_emb", 1))
+                values *= (0.08 if tied else 0.5) / multiplier
             elif "lm_head" in name:
                 values *= 3 / math.sqrt(shape[1])
-            elif "q_proj" in name or "k_proj" in name:
+            elif "q_proj" in name or "k_proj" in name or "query_key_value" in name:
                 values *= 1.5 / math.sqrt(shape[1])
             else:
                 values *= 1.2 / math.sqrt(shape[-1])
@@ -683,6 +691,10 @@ def respell(path, spelling):
     if config["model_type"] in ("llama", "mistral", "qwen2") and config.get("head_dim") == (
             config["hidden_size"] // config["num_attention_heads"]):
         config.pop("head_dim")
+    if config["model_type"] == "internlm3":
+        config["architectures"] = ["InternLM3ForCausalLM"]
+        config["qkv_bias"] = config.pop("attention_bias")
+        config["bias"] = config.pop("mlp_bias")
     if config["model_type"] == "granitemoehybrid":
         names = dict(linear_attention="mamba", full_attention="attention")
         config["layer_types"] = [names[kind] for kind in config["layer_types"]]
@@ -1025,9 +1037,9 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite",
-            "hyperclovax", "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss",
-            "smollm3", "starcoder2"]
+FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text",
+            "glm", "glm4", "granite", "hyperclovax", "internlm3", "llama", "ministral3", "mistral", "olmo2",
+            "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2"]
 
 
 def windows_of(config):

@@ -1,5 +1,6 @@
 // The table of families: "model_type", the class in "architectures", the function that describes
-// such a model. To add a family, add its row here and its file beside this one.
+// such a model. To add a family, add its row here and its file beside this one. Transformers 5 writes
+// another class than was published for some: those have two rows.
 #pragma once
 
 // clang-format off
@@ -37,6 +38,8 @@
     family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", describe_hunyuan_moe)                      \
     family("hy_v3", "HYV3ForCausalLM", describe_hy_v3)                                             \
     family("hyperclovax", "HyperCLOVAXForCausalLM", describe_hyperclovax)                          \
+    family("internlm3", "InternLM3ForCausalLM", describe_internlm3)                                \
+    family("internlm3", "LlamaForCausalLM", describe_internlm3)                                    \
     family("kimi_k2", "DeepseekV3ForCausalLM", describe_deepseek_v3)                               \
     family("kimi_linear", "KimiLinearForCausalLM", describe_kimi_linear)                           \
     family("lfm2", "Lfm2ForCausalLM", describe_lfm2)                                               \
