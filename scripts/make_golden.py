@@ -544,6 +544,9 @@ MODELS = {
     "internlm3_bf16": ("internlm3", "bfloat16", "rope_type", dict(
         SMALL, head_dim=24, attention_bias=True, mlp_bias=True, rope_parameters=dict(
             rope_type="dynamic", rope_theta=50000000.0, factor=6.0)), 299, None),
+    "vaultgemma_bf16": ("vaultgemma", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, sliding_window=20, query_pre_attn_scalar=40,
+        attn_logit_softcapping=3.0, final_logit_softcapping=6.0), [298, 299], None),
 }
 
 
@@ -1039,7 +1042,7 @@ def make_rope(output):
 
 FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text",
             "glm", "glm4", "granite", "hyperclovax", "internlm3", "llama", "ministral3", "mistral", "olmo2",
-            "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2"]
+            "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2", "vaultgemma"]
 
 
 def windows_of(config):

@@ -1380,6 +1380,21 @@ void internlm3_has_biases_under_keys_of_its_own(void **) {
               BATCHLLM_ERROR_UNSUPPORTED, {"rope_type"});
 }
 
+void vaultgemma_is_gemma_2_without_norms_after_the_sublayers(void **) {
+    const Model model = must_load(family("vaultgemma", R"("sliding_window": 32)"));
+    const Model gemma = must_load(family("gemma2", R"("sliding_window": 32)"));
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const Layer &layer = model.layers[i];
+        assert_true(!layer.after_attention && !layer.after_feed_forward);
+        assert_true(layer.before_attention.offset == 1 && layer.before_feed_forward.offset == 1);
+        assert_true(layer.before_feed_forward.weight.name ==
+                    gemma.layers[i].before_feed_forward.weight.name);
+        assert_true(layer.attention()->softcap == 50 &&
+                    layer.attention()->window == attention(gemma, i).window);
+    }
+    assert_true(model.logits_softcap == 30 && model.embedding_scale == 8 && model.tied);
+}
+
 void defaults_of_later_families_with_experts_are_those_of_transformers(void **) {
     struct Case {
         const char *type;
@@ -2057,6 +2072,7 @@ int main() {
         cmocka_unit_test(norms_of_nemotron_add_one_to_their_weight),
         cmocka_unit_test(phi_has_one_norm_a_layer_and_biases_everywhere),
         cmocka_unit_test(internlm3_has_biases_under_keys_of_its_own),
+        cmocka_unit_test(vaultgemma_is_gemma_2_without_norms_after_the_sublayers),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),

@@ -81,5 +81,6 @@
     family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
     family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \
     family("solar_open", "SolarOpenForCausalLM", describe_solar_open)                              \
-    family("starcoder2", "Starcoder2ForCausalLM", describe_starcoder2)
+    family("starcoder2", "Starcoder2ForCausalLM", describe_starcoder2)                             \
+    family("vaultgemma", "VaultGemmaForCausalLM", describe_vaultgemma)
 // clang-format on
