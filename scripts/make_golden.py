@@ -547,6 +547,7 @@ MODELS = {
     "vaultgemma_bf16": ("vaultgemma", "bfloat16", "type", dict(
         SMALL, num_hidden_layers=3, head_dim=24, sliding_window=20, query_pre_attn_scalar=40,
         attn_logit_softcapping=3.0, final_logit_softcapping=6.0), [298, 299], None),
+    "jais2_bf16": ("jais2", "bfloat16", "type", dict(SMALL, intermediate_size=80), 299, None),
 }
 
 
@@ -1041,8 +1042,8 @@ def make_rope(output):
 
 
 FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text",
-            "glm", "glm4", "granite", "hyperclovax", "internlm3", "llama", "ministral3", "mistral", "olmo2",
-            "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2", "vaultgemma"]
+            "glm", "glm4", "granite", "hyperclovax", "internlm3", "jais2", "llama", "ministral3", "mistral",
+            "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2", "vaultgemma"]
 
 
 def windows_of(config):

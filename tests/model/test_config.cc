@@ -1395,6 +1395,20 @@ void vaultgemma_is_gemma_2_without_norms_after_the_sublayers(void **) {
     assert_true(model.logits_softcap == 30 && model.embedding_scale == 8 && model.tied);
 }
 
+void jais2_has_layer_norms_and_biases_unless_told(void **) {
+    const Model model = must_load(family("jais2", R"("layer_norm_eps": 0.01)"));
+    for (const Layer &layer : model.layers) {
+        for (const Norm *norm : {&layer.before_attention, &layer.before_feed_forward}) {
+            assert_true(norm->kind == NormKind::layer && norm->bias && norm->epsilon == 0.01F);
+        }
+        assert_true(layer.attention()->q.bias && layer.attention()->o.bias);
+        assert_true(!layer.feed_forward()->gate && layer.feed_forward()->down.bias);
+        assert_true(layer.feed_forward()->activation == Activation::relu_squared);
+    }
+    const Model plain = must_load(family("jais2", R"("attention_bias": false, "mlp_bias": false)"));
+    assert_true(!attention(plain).q.bias && !plain.layers[0].feed_forward()->up.bias);
+}
+
 void defaults_of_later_families_with_experts_are_those_of_transformers(void **) {
     struct Case {
         const char *type;
@@ -2073,6 +2087,7 @@ int main() {
         cmocka_unit_test(phi_has_one_norm_a_layer_and_biases_everywhere),
         cmocka_unit_test(internlm3_has_biases_under_keys_of_its_own),
         cmocka_unit_test(vaultgemma_is_gemma_2_without_norms_after_the_sublayers),
+        cmocka_unit_test(jais2_has_layer_norms_and_biases_unless_told),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),

@@ -40,6 +40,7 @@
     family("hyperclovax", "HyperCLOVAXForCausalLM", describe_hyperclovax)                          \
     family("internlm3", "InternLM3ForCausalLM", describe_internlm3)                                \
     family("internlm3", "LlamaForCausalLM", describe_internlm3)                                    \
+    family("jais2", "Jais2ForCausalLM", describe_jais2)                                            \
     family("kimi_k2", "DeepseekV3ForCausalLM", describe_deepseek_v3)                               \
     family("kimi_linear", "KimiLinearForCausalLM", describe_kimi_linear)                           \
     family("lfm2", "Lfm2ForCausalLM", describe_lfm2)                                               \
