@@ -548,6 +548,7 @@ MODELS = {
         SMALL, num_hidden_layers=3, head_dim=24, sliding_window=20, query_pre_attn_scalar=40,
         attn_logit_softcapping=3.0, final_logit_softcapping=6.0), [298, 299], None),
     "jais2_bf16": ("jais2", "bfloat16", "type", dict(SMALL, intermediate_size=80), 299, None),
+    "gemma_bf16": ("gemma", "bfloat16", "type", dict(SMALL, head_dim=24, num_key_value_heads=1), 299, None),
 }
 
 
@@ -699,6 +700,8 @@ def respell(path, spelling):
         config["architectures"] = ["InternLM3ForCausalLM"]
         config["qkv_bias"] = config.pop("attention_bias")
         config["bias"] = config.pop("mlp_bias")
+    if config["model_type"] == "gemma":
+        config["hidden_act"] = "gelu"  # which means its approximation
     if config["model_type"] == "granitemoehybrid":
         names = dict(linear_attention="mamba", full_attention="attention")
         config["layer_types"] = [names[kind] for kind in config["layer_types"]]
@@ -1041,9 +1044,10 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text",
-            "glm", "glm4", "granite", "hyperclovax", "internlm3", "jais2", "llama", "ministral3", "mistral",
-            "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2", "vaultgemma"]
+FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text",
+            "gemma4_text", "glm", "glm4", "granite", "hyperclovax", "internlm3", "jais2", "llama", "ministral3",
+            "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2",
+            "vaultgemma"]
 
 
 def windows_of(config):

@@ -1409,6 +1409,22 @@ void jais2_has_layer_norms_and_biases_unless_told(void **) {
     assert_true(!attention(plain).q.bias && !plain.layers[0].feed_forward()->up.bias);
 }
 
+void gelu_of_gemma_is_its_approximation(void **) {
+    const Model model = must_load(family("gemma", R"("hidden_act": "gelu", "head_dim": 40)"));
+    for (const Layer &layer : model.layers) {
+        assert_true(layer.feed_forward()->activation == Activation::gelu_tanh);
+        assert_true(layer.before_feed_forward.offset == 1 && layer.before_attention.offset == 1);
+        assert_true(!layer.after_attention && !layer.after_feed_forward);
+        assert_true(layer.attention()->scale == 1 / std::sqrt(40.0));
+        assert_int_equal(layer.attention()->head_dim, 40);
+    }
+    assert_true(model.embedding_scale == 8 && model.tied && model.final_norm.offset == 1);
+    assert_true(model.layers[0].before_feed_forward.weight.name ==
+                "model.layers.0.post_attention_layernorm.weight");
+    must_fail(family("gemma", R"("use_bidirectional_attention": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"use_bidirectional_attention"});
+}
+
 void defaults_of_later_families_with_experts_are_those_of_transformers(void **) {
     struct Case {
         const char *type;
@@ -2088,6 +2104,7 @@ int main() {
         cmocka_unit_test(internlm3_has_biases_under_keys_of_its_own),
         cmocka_unit_test(vaultgemma_is_gemma_2_without_norms_after_the_sublayers),
         cmocka_unit_test(jais2_has_layer_norms_and_biases_unless_told),
+        cmocka_unit_test(gelu_of_gemma_is_its_approximation),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),

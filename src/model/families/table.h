@@ -20,6 +20,7 @@
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
     family("exaone_moe", "ExaoneMoeForCausalLM", describe_exaone_moe)                              \
     family("falcon_h1", "FalconH1ForCausalLM", describe_falcon_h1)                                 \
+    family("gemma", "GemmaForCausalLM", describe_gemma1)                                           \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
     family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
     family("gemma3_text", "Gemma3ForCausalLM", describe_gemma3)                                    \
