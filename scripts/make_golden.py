@@ -549,6 +549,10 @@ MODELS = {
         attn_logit_softcapping=3.0, final_logit_softcapping=6.0), [298, 299], None),
     "jais2_bf16": ("jais2", "bfloat16", "type", dict(SMALL, intermediate_size=80), 299, None),
     "gemma_bf16": ("gemma", "bfloat16", "type", dict(SMALL, head_dim=24, num_key_value_heads=1), 299, None),
+    "stablelm_bf16": ("stablelm", "bfloat16", "type", dict(SMALL, use_qkv_bias=True), [298, 299], None),
+    "stablelm_parallel_f16": ("stablelm", "float16", "new", dict(
+        SMALL, use_parallel_residual=True, rope_parameters=dict(
+            rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), 299, None),
 }
 
 
@@ -727,7 +731,7 @@ def respell_rope(config, spelling):
     kind = rope.pop("rope_type")
     if "original_max_position_embeddings" in config:
         rope.pop("original_max_position_embeddings", None)
-    if config["model_type"] in ("phi", "phi3", "glm", "bamba", "nemotron"):
+    if config["model_type"] in ("phi", "phi3", "glm", "bamba", "nemotron", "stablelm"):
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
 
@@ -1046,8 +1050,8 @@ def make_rope(output):
 
 FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text",
             "gemma4_text", "glm", "glm4", "granite", "hyperclovax", "internlm3", "jais2", "llama", "ministral3",
-            "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "starcoder2",
-            "vaultgemma"]
+            "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm",
+            "starcoder2", "vaultgemma"]
 
 
 def windows_of(config):

@@ -1425,6 +1425,22 @@ void gelu_of_gemma_is_its_approximation(void **) {
               {"use_bidirectional_attention"});
 }
 
+void stablelm_has_one_norm_a_layer_if_parallel(void **) {
+    const Model model = must_load(family("stablelm", R"("partial_rotary_factor": 0.5)"));
+    assert_true(!model.layers[0].parallel && model.layers[0].before_feed_forward.bias);
+    assert_true(!attention(model).q.bias && model.ropes[0].dims() == 8);
+    const Model parallel =
+        must_load(family("stablelm", R"("use_parallel_residual": true, "use_qkv_bias": true)"));
+    for (const Layer &layer : parallel.layers) {
+        assert_true(layer.parallel && !layer.before_feed_forward && layer.before_attention.bias);
+        assert_true(layer.attention()->k.bias && !layer.attention()->o.bias);
+        assert_true(layer.feed_forward()->gate && !layer.feed_forward()->gate.bias);
+    }
+    assert_int_equal(parallel.ropes[0].dims(), 4); // of 16
+    must_fail(family("stablelm", R"("qk_layernorm": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"qk_layernorm", "each head"});
+}
+
 void defaults_of_later_families_with_experts_are_those_of_transformers(void **) {
     struct Case {
         const char *type;
@@ -2105,6 +2121,7 @@ int main() {
         cmocka_unit_test(vaultgemma_is_gemma_2_without_norms_after_the_sublayers),
         cmocka_unit_test(jais2_has_layer_norms_and_biases_unless_told),
         cmocka_unit_test(gelu_of_gemma_is_its_approximation),
+        cmocka_unit_test(stablelm_has_one_norm_a_layer_if_parallel),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),

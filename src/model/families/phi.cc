@@ -24,10 +24,9 @@ Status describe_phi(const JsonValue &config, Model *model) {
     describe_decoder(shape, model);
     model->final_norm.weight.name = "model.final_layernorm.weight";
     set_layer_norms(model);
+    set_parallel(model);
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Layer &layer = model->layers[i];
-        layer.before_feed_forward = {};
-        layer.parallel = true;
         const std::string prefix = layer_prefix(i);
         Attention &attention = *layer.attention();
         attention.o = named_weight(prefix + "self_attn.dense", model->hidden, attention.q_size());

@@ -83,6 +83,7 @@
     family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
     family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \
     family("solar_open", "SolarOpenForCausalLM", describe_solar_open)                              \
+    family("stablelm", "StableLmForCausalLM", describe_stablelm)                                   \
     family("starcoder2", "Starcoder2ForCausalLM", describe_starcoder2)                             \
     family("vaultgemma", "VaultGemmaForCausalLM", describe_vaultgemma)
 // clang-format on
