@@ -553,6 +553,16 @@ MODELS = {
     "stablelm_parallel_f16": ("stablelm", "float16", "new", dict(
         SMALL, use_parallel_residual=True, rope_parameters=dict(
             rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), 299, None),
+    "gemma4_unified_bf16": ("gemma4_unified", "bfloat16", "hub", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=3, head_dim=16, global_head_dim=24, sliding_window=24, attention_k_eq_v=True,
+            num_global_key_value_heads=1, final_logit_softcapping=20.0,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"]),
+        vision_config=dict(patch_size=2, pooling_kernel_size=1, mm_embed_dim=16, mm_posemb_size=8, output_proj_dims=64),
+        image_token_id=305, video_token_id=306, audio_token_id=307, tie_word_embeddings=True), [298, 299], None),
+    "gemma4_unified_text_bf16": ("gemma4_unified_text", "bfloat16", "new", dict(
+        SMALL, num_hidden_layers=4, head_dim=24, global_head_dim=32, sliding_window=24,
+        layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2), 299, None),
 }
 
 
@@ -679,7 +689,7 @@ def respell(path, spelling):
         config["rope_theta"] = rope["rope_theta"]
         config["rope_scaling"] = dict(type="mrope", mrope_section=rope["mrope_section"])
         return write_config(config, path)
-    if config["model_type"] == "gemma4":
+    if config["model_type"] in ("gemma4", "gemma4_unified"):
         # Heads of layers without a window by the keys that the hub has.
         text = config["text_config"]
         own = text.pop("per_layer_config")
@@ -1049,9 +1059,9 @@ def make_rope(output):
 
 
 FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text",
-            "gemma4_text", "glm", "glm4", "granite", "hyperclovax", "internlm3", "jais2", "llama", "ministral3",
-            "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm",
-            "starcoder2", "vaultgemma"]
+            "gemma4_text", "gemma4_unified_text", "glm", "glm4", "granite", "hyperclovax", "internlm3", "jais2",
+            "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss",
+            "smollm3", "stablelm", "starcoder2", "vaultgemma"]
 
 
 def windows_of(config):

@@ -1441,6 +1441,27 @@ void stablelm_has_one_norm_a_layer_if_parallel(void **) {
               {"qk_layernorm", "each head"});
 }
 
+void the_unified_gemma_4_has_neither_layer_inputs_nor_experts(void **) {
+    const std::string keys = R"("head_dim": 16, "global_head_dim": 24, "sliding_window": 32,
+        "attention_k_eq_v": true, "num_global_key_value_heads": 1, "enable_moe_block": true)";
+    const Model model = must_load(family("gemma4_unified_text", keys));
+    const Model whole = must_load(R"({"model_type": "gemma4_unified", "text_config": {)" +
+                                  std::string(small) + ", " + keys + "}}");
+    for (const Model *one : {&model, &whole}) {
+        assert_true(!one->layer_inputs && !one->has_experts() && one->tied);
+        assert_true(attention(*one).window == 32 && attention(*one, 2).window == 0);
+        assert_true(attention(*one, 2).head_dim == 24 && attention(*one, 2).kv_heads == 1);
+        assert_true(attention(*one, 2).v.values.name == attention(*one, 2).k.values.name);
+        assert_true(one->layers[1].scalar.name == "model.layers.1.layer_scalar");
+    }
+    const std::vector<std::string> &skipped = whole.passed_over;
+    for (const char *part : {"model.vision_embedder.", "model.embed_vision.", "embed_audio."}) {
+        assert_true(std::find(skipped.begin(), skipped.end(), part) != skipped.end());
+    }
+    must_fail(family("gemma4_unified_text", R"("use_bidirectional_attention": "all")"),
+              BATCHLLM_ERROR_UNSUPPORTED, {"use_bidirectional_attention"});
+}
+
 void defaults_of_later_families_with_experts_are_those_of_transformers(void **) {
     struct Case {
         const char *type;
@@ -2122,6 +2143,7 @@ int main() {
         cmocka_unit_test(jais2_has_layer_norms_and_biases_unless_told),
         cmocka_unit_test(gelu_of_gemma_is_its_approximation),
         cmocka_unit_test(stablelm_has_one_norm_a_layer_if_parallel),
+        cmocka_unit_test(the_unified_gemma_4_has_neither_layer_inputs_nor_experts),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),

@@ -26,6 +26,8 @@
     family("gemma3_text", "Gemma3ForCausalLM", describe_gemma3)                                    \
     family("gemma4", "Gemma4ForConditionalGeneration", describe_gemma4_vision)                     \
     family("gemma4_text", "Gemma4ForCausalLM", describe_gemma4)                                    \
+    family("gemma4_unified", "Gemma4UnifiedForConditionalGeneration", describe_gemma4_unified_vision)\
+    family("gemma4_unified_text", "Gemma4UnifiedForCausalLM", describe_gemma4_unified)             \
     family("glm", "GlmForCausalLM", describe_glm)                                                  \
     family("glm4", "Glm4ForCausalLM", describe_glm4)                                               \
     family("glm4_moe", "Glm4MoeForCausalLM", describe_glm4_moe)                                    \
