@@ -553,6 +553,9 @@ MODELS = {
     "stablelm_parallel_f16": ("stablelm", "float16", "new", dict(
         SMALL, use_parallel_residual=True, rope_parameters=dict(
             rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), 299, None),
+    "falcon_bf16": ("falcon", "bfloat16", "type", dict(
+        vocab_size=300, hidden_size=80, num_hidden_layers=2, num_attention_heads=5, num_kv_heads=5,
+        max_position_embeddings=512), 299, None),
     "gemma4_unified_bf16": ("gemma4_unified", "bfloat16", "hub", dict(
         text_config=dict(
             SMALL, num_hidden_layers=3, head_dim=16, global_head_dim=24, sliding_window=24, attention_k_eq_v=True,

@@ -1441,6 +1441,46 @@ void stablelm_has_one_norm_a_layer_if_parallel(void **) {
               {"qk_layernorm", "each head"});
 }
 
+void falcon_7b_has_one_head_of_keys_in_a_tensor_with_the_queries(void **) {
+    const auto falcon = [](const std::string &more) {
+        return R"({"model_type": "falcon", "hidden_size": 64, "num_attention_heads": 4,
+            "num_kv_heads": 4, "vocab_size": 100, "num_hidden_layers": 3)" +
+               (more.empty() ? "" : ", " + more) + "}";
+    };
+    const Model model = must_load(falcon(R"("layer_norm_epsilon": 0.01)"));
+    for (size_t i = 0; i < model.layers.size(); ++i) {
+        const Layer &layer = model.layers[i];
+        const std::string prefix = "transformer.h." + std::to_string(i) + ".";
+        const Attention &a = *layer.attention();
+        for (const Weight *w : {&a.q, &a.k, &a.v}) {
+            assert_true(w->values.name == prefix + "self_attention.query_key_value.weight");
+            assert_int_equal(w->values.stored_rows, 96);
+        }
+        assert_true(a.kv_heads == 1 && a.k.values.first_row == 64 && a.v.values.first_row == 80);
+        assert_true(layer.parallel && layer.before_attention.kind == NormKind::layer);
+        assert_true(layer.before_attention.bias.name == prefix + "input_layernorm.bias");
+        assert_true(layer.before_attention.epsilon == 0.01F && !layer.before_feed_forward);
+        assert_true(layer.feed_forward()->width == 256 && !layer.feed_forward()->gate);
+        assert_true(layer.feed_forward()->activation == Activation::gelu);
+    }
+    assert_true(model.tied && model.final_norm.bias.name == "transformer.ln_f.bias");
+    assert_int_equal(must_load(falcon(R"("ffn_hidden_size": 72)")).layers[0].feed_forward()->width,
+                     72);
+    const Model plain = must_load(R"({"model_type": "falcon"})");
+    assert_true(plain.hidden == 4544 && attention(plain).heads == 71 && plain.vocabulary == 65024);
+    assert_true(plain.layers.size() == 32 && plain.max_positions == 2048 && plain.bos_token == 11);
+    assert_true(plain.eos_tokens == std::vector<int32_t>{11} && plain.final_norm.epsilon == 1e-5F &&
+                plain.layers[0].feed_forward()->width == 18176);
+    for (const char *key : {"alibi", "new_decoder_architecture", "bias"}) {
+        must_load(falcon('"' + std::string(key) + "\": false"));
+        must_fail(falcon('"' + std::string(key) + "\": true"), BATCHLLM_ERROR_UNSUPPORTED, {key});
+    }
+    for (const char *key : {"multi_query", "parallel_attn"}) {
+        must_load(falcon('"' + std::string(key) + "\": true"));
+        must_fail(falcon('"' + std::string(key) + "\": false"), BATCHLLM_ERROR_UNSUPPORTED, {key});
+    }
+}
+
 void the_unified_gemma_4_has_neither_layer_inputs_nor_experts(void **) {
     const std::string keys = R"("head_dim": 16, "global_head_dim": 24, "sliding_window": 32,
         "attention_k_eq_v": true, "num_global_key_value_heads": 1, "enable_moe_block": true)";
@@ -2143,6 +2183,7 @@ int main() {
         cmocka_unit_test(jais2_has_layer_norms_and_biases_unless_told),
         cmocka_unit_test(gelu_of_gemma_is_its_approximation),
         cmocka_unit_test(stablelm_has_one_norm_a_layer_if_parallel),
+        cmocka_unit_test(falcon_7b_has_one_head_of_keys_in_a_tensor_with_the_queries),
         cmocka_unit_test(the_unified_gemma_4_has_neither_layer_inputs_nor_experts),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),

@@ -19,6 +19,7 @@
     family("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", describe_ernie4_5_moe)                       \
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
     family("exaone_moe", "ExaoneMoeForCausalLM", describe_exaone_moe)                              \
+    family("falcon", "FalconForCausalLM", describe_falcon)                                         \
     family("falcon_h1", "FalconH1ForCausalLM", describe_falcon_h1)                                 \
     family("gemma", "GemmaForCausalLM", describe_gemma1)                                           \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
