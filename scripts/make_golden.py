@@ -556,6 +556,10 @@ MODELS = {
     "falcon_bf16": ("falcon", "bfloat16", "type", dict(
         vocab_size=300, hidden_size=80, num_hidden_layers=2, num_attention_heads=5, num_kv_heads=5,
         max_position_embeddings=512), 299, None),
+    "exaone_bf16": ("exaone", "bfloat16", "rope_type", dict(
+        SMALL, head_dim=24, intermediate_size=80, rope_parameters=dict(
+            rope_type="llama3", rope_theta=1000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64)), 299, None),
     "gemma4_unified_bf16": ("gemma4_unified", "bfloat16", "hub", dict(
         text_config=dict(
             SMALL, num_hidden_layers=3, head_dim=16, global_head_dim=24, sliding_window=24, attention_k_eq_v=True,
@@ -717,6 +721,11 @@ def respell(path, spelling):
         config["architectures"] = ["InternLM3ForCausalLM"]
         config["qkv_bias"] = config.pop("attention_bias")
         config["bias"] = config.pop("mlp_bias")
+    if config["model_type"] == "exaone":
+        config["architectures"] = ["ExaoneForCausalLM"]
+        config["num_layers"] = config.pop("num_hidden_layers")
+        config["layer_norm_epsilon"] = config.pop("rms_norm_eps")
+        config["activation_function"] = config.pop("hidden_act")
     if config["model_type"] == "gemma":
         config["hidden_act"] = "gelu"  # which means its approximation
     if config["model_type"] == "granitemoehybrid":

@@ -1481,6 +1481,39 @@ void falcon_7b_has_one_head_of_keys_in_a_tensor_with_the_queries(void **) {
     }
 }
 
+void exaone_3_has_its_published_keys_or_those_of_llama(void **) {
+    const std::string sizes = R"({"model_type": "exaone", "hidden_size": 64, "vocab_size": 100,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40, )";
+    const Model model = must_load(sizes + R"("architectures": ["ExaoneForCausalLM"],
+        "num_layers": 3, "layer_norm_epsilon": 0.01, "activation_function": "gelu"})");
+    const Model written = must_load(sizes + R"("architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 3, "rms_norm_eps": 0.01, "hidden_act": "gelu"})");
+    for (const Model *one : {&model, &written}) {
+        assert_true(one->layers.size() == 3 && one->final_norm.epsilon == 0.01F);
+        for (size_t i = 0; i < one->layers.size(); ++i) {
+            const Layer &layer = one->layers[i];
+            const std::string prefix = "transformer.h." + std::to_string(i) + ".";
+            assert_true(layer.before_attention.weight.name == prefix + "ln_1.weight");
+            assert_true(layer.before_feed_forward.weight.name == prefix + "ln_2.weight");
+            assert_true(layer.before_feed_forward.epsilon == 0.01F);
+            assert_true(attention(*one, i).o.values.name ==
+                        prefix + "attn.attention.out_proj.weight");
+            assert_true(layer.feed_forward()->up.values.name == prefix + "mlp.c_fc_1.weight");
+            assert_true(layer.feed_forward()->activation == Activation::gelu);
+        }
+    }
+    const Model plain = must_load(R"({"model_type": "exaone"})");
+    assert_true(plain.hidden == 4096 && attention(plain).heads == 32 && !plain.tied);
+    assert_true(attention(plain).kv_heads == 8 && plain.layers.size() == 32);
+    assert_true(plain.vocabulary == 102400 && plain.max_positions == 4096 && plain.bos_token == 1);
+    assert_true(plain.eos_tokens == std::vector<int32_t>{361} &&
+                plain.final_norm.epsilon == 1e-5F &&
+                plain.layers[0].feed_forward()->width == 14336);
+    RopeConfig rope;
+    rope.theta = 5e5;
+    assert_true(turns_as(plain, rope));
+}
+
 void the_unified_gemma_4_has_neither_layer_inputs_nor_experts(void **) {
     const std::string keys = R"("head_dim": 16, "global_head_dim": 24, "sliding_window": 32,
         "attention_k_eq_v": true, "num_global_key_value_heads": 1, "enable_moe_block": true)";
@@ -2184,6 +2217,7 @@ int main() {
         cmocka_unit_test(gelu_of_gemma_is_its_approximation),
         cmocka_unit_test(stablelm_has_one_norm_a_layer_if_parallel),
         cmocka_unit_test(falcon_7b_has_one_head_of_keys_in_a_tensor_with_the_queries),
+        cmocka_unit_test(exaone_3_has_its_published_keys_or_those_of_llama),
         cmocka_unit_test(the_unified_gemma_4_has_neither_layer_inputs_nor_experts),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),

@@ -17,6 +17,8 @@
     family("dots1", "Dots1ForCausalLM", describe_dots1)                                            \
     family("ernie4_5", "Ernie4_5ForCausalLM", describe_ernie4_5)                                   \
     family("ernie4_5_moe", "Ernie4_5_MoeForCausalLM", describe_ernie4_5_moe)                       \
+    family("exaone", "ExaoneForCausalLM", describe_exaone)                                         \
+    family("exaone", "LlamaForCausalLM", describe_exaone)                                          \
     family("exaone4", "Exaone4ForCausalLM", describe_exaone4)                                      \
     family("exaone_moe", "ExaoneMoeForCausalLM", describe_exaone_moe)                              \
     family("falcon", "FalconForCausalLM", describe_falcon)                                         \
