@@ -560,6 +560,7 @@ MODELS = {
         SMALL, head_dim=24, intermediate_size=80, rope_parameters=dict(
             rope_type="llama3", rope_theta=1000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=64)), 299, None),
+    "olmo_bf16": ("olmo", "bfloat16", "type", dict(SMALL), 299, None),
     "gemma4_unified_bf16": ("gemma4_unified", "bfloat16", "hub", dict(
         text_config=dict(
             SMALL, num_hidden_layers=3, head_dim=16, global_head_dim=24, sliding_window=24, attention_k_eq_v=True,

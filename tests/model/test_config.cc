@@ -1514,6 +1514,24 @@ void exaone_3_has_its_published_keys_or_those_of_llama(void **) {
     assert_true(turns_as(plain, rope));
 }
 
+void norms_of_olmo_have_no_weight(void **) {
+    const Model model = must_load(family("olmo", R"("clip_qkv": null)"));
+    for (const Layer &layer : model.layers) {
+        for (const Norm *norm : {&layer.before_attention, &layer.before_feed_forward}) {
+            assert_true(norm->kind == NormKind::layer && !norm->weight && !norm->bias);
+            assert_true(norm->epsilon == 1e-5F);
+        }
+    }
+    assert_true(model.final_norm && !model.final_norm.weight);
+    must_fail(family("olmo", R"("clip_qkv": 8.0)"), BATCHLLM_ERROR_UNSUPPORTED, {"clip_qkv"});
+    const Model plain = must_load(R"({"model_type": "olmo"})");
+    assert_true(plain.hidden == 4096 && attention(plain).kv_heads == 32 && !plain.tied);
+    assert_true(plain.vocabulary == 50304 && plain.max_positions == 2048 && plain.bos_token == -1);
+    assert_true(plain.eos_tokens == std::vector<int32_t>{50279} && plain.layers.size() == 32);
+    assert_int_equal(plain.layers[0].feed_forward()->width, 11008);
+    assert_true(turns_as(plain, {}));
+}
+
 void the_unified_gemma_4_has_neither_layer_inputs_nor_experts(void **) {
     const std::string keys = R"("head_dim": 16, "global_head_dim": 24, "sliding_window": 32,
         "attention_k_eq_v": true, "num_global_key_value_heads": 1, "enable_moe_block": true)";
@@ -2218,6 +2236,7 @@ int main() {
         cmocka_unit_test(stablelm_has_one_norm_a_layer_if_parallel),
         cmocka_unit_test(falcon_7b_has_one_head_of_keys_in_a_tensor_with_the_queries),
         cmocka_unit_test(exaone_3_has_its_published_keys_or_those_of_llama),
+        cmocka_unit_test(norms_of_olmo_have_no_weight),
         cmocka_unit_test(the_unified_gemma_4_has_neither_layer_inputs_nor_experts),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),

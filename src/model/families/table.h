@@ -65,6 +65,7 @@
     family("mixtral", "MixtralForCausalLM", describe_mixtral)                                      \
     family("nemotron", "NemotronForCausalLM", describe_nemotron)                                   \
     family("nemotron_h", "NemotronHForCausalLM", describe_nemotron_h)                              \
+    family("olmo", "OlmoForCausalLM", describe_olmo)                                               \
     family("olmo2", "Olmo2ForCausalLM", describe_olmo2)                                            \
     family("olmo3", "Olmo3ForCausalLM", describe_olmo3)                                            \
     family("olmoe", "OlmoeForCausalLM", describe_olmoe)                                            \
