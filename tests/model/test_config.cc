@@ -1532,6 +1532,33 @@ void norms_of_olmo_have_no_weight(void **) {
     assert_true(turns_as(plain, {}));
 }
 
+void factors_of_minicpm3_follow_from_its_sizes(void **) {
+    const std::string latents = R"("kv_lora_rank": 32, "q_lora_rank": 40, "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8)";
+    const Model model = must_load(family(
+        "minicpm3", latents + R"(, "scale_emb": 6, "scale_depth": 0.9, "dim_model_base": 16)"));
+    for (const Layer &layer : model.layers) {
+        assert_true(layer.residual_scale == static_cast<float>(0.9 / std::sqrt(3.0)));
+        assert_int_equal(layer.attention()->latent.value_dim, 16); // hidden / heads
+    }
+    assert_true(model.embedding_scale == 6 && model.logits_scale == 0.25F);
+    assert_false(model.ropes[0].pairs);
+    const Model none =
+        must_load(family("minicpm3", latents + R"(, "scale_depth": null, "dim_model_base": null)"));
+    assert_true(none.layers[0].residual_scale == 1 && none.logits_scale == 1);
+    const Model plain = must_load(R"({"model_type": "minicpm3"})");
+    const Latent &latent = attention(plain).latent;
+    assert_true(plain.hidden == 2560 && attention(plain).heads == 40 && plain.tied);
+    assert_true(plain.vocabulary == 73448 && plain.max_positions == 32768);
+    assert_true(plain.layers.size() == 62 && plain.layers[0].feed_forward()->width == 6400);
+    assert_true(plain.bos_token == 1 && plain.eos_tokens == std::vector<int32_t>{2});
+    assert_true(latent.rank == 256 && latent.plain == 64 && latent.turned == 32);
+    assert_true(latent.value_dim == 64 && latent.q_down.rows() == 768);
+    assert_true(plain.final_norm.epsilon == 1e-5F && plain.embedding_scale == 12);
+    assert_true(plain.layers[0].residual_scale == static_cast<float>(1.4 / std::sqrt(62.0)) &&
+                plain.logits_scale == 0.1F);
+}
+
 void the_unified_gemma_4_has_neither_layer_inputs_nor_experts(void **) {
     const std::string keys = R"("head_dim": 16, "global_head_dim": 24, "sliding_window": 32,
         "attention_k_eq_v": true, "num_global_key_value_heads": 1, "enable_moe_block": true)";
@@ -2238,6 +2265,7 @@ int main() {
         cmocka_unit_test(exaone_3_has_its_published_keys_or_those_of_llama),
         cmocka_unit_test(norms_of_olmo_have_no_weight),
         cmocka_unit_test(the_unified_gemma_4_has_neither_layer_inputs_nor_experts),
+        cmocka_unit_test(factors_of_minicpm3_follow_from_its_sizes),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),
         cmocka_unit_test(null_key_value_heads_are_as_many_as_heads),
         cmocka_unit_test(head_dim_need_not_be_hidden_over_heads),

@@ -56,6 +56,7 @@
     family("llama4", "Llama4ForConditionalGeneration", describe_llama4_vision)                     \
     family("llama4_text", "Llama4ForCausalLM", describe_llama4)                                    \
     family("mimo", "MiMoForCausalLM", describe_mimo)                                               \
+    family("minicpm3", "MiniCPM3ForCausalLM", describe_minicpm3)                                   \
     family("minimax_m2", "MiniMaxM2ForCausalLM", describe_minimax_m2)                              \
     family("ministral", "MinistralForCausalLM", describe_mistral)                                  \
     family("ministral3", "Ministral3ForCausalLM", describe_ministral3)                             \
