@@ -571,6 +571,7 @@ MODELS = {
     "gemma4_unified_text_bf16": ("gemma4_unified_text", "bfloat16", "new", dict(
         SMALL, num_hidden_layers=4, head_dim=24, global_head_dim=32, sliding_window=24,
         layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2), 299, None),
+    "youtu_bf16": ("youtu", "bfloat16", "type", dict(LATENT, q_lora_rank=40), [298, 299], None),
     "minicpm3_bf16": ("minicpm3", "bfloat16", "type", dict(
         LATENT, q_lora_rank=40, tie_word_embeddings=False, scale_emb=6, scale_depth=0.9, dim_model_base=24,
         original_max_position_embeddings=512, rope_parameters=dict(

@@ -1532,6 +1532,30 @@ void norms_of_olmo_have_no_weight(void **) {
     assert_true(turns_as(plain, {}));
 }
 
+void youtu_has_latents_and_dense_layers(void **) {
+    const std::string latents = R"("kv_lora_rank": 32, "q_lora_rank": 40, "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8, "v_head_dim": 24, "intermediate_size": 40)";
+    for (const char *type : {"youtu", "youtu_llm"}) {
+        const Model model = must_load(family(type, latents));
+        for (const Layer &layer : model.layers) {
+            assert_true(layer.attention()->latent.rank == 32 && layer.experts() == nullptr);
+            assert_int_equal(layer.feed_forward()->width, 40);
+        }
+        assert_true(model.ropes[0].pairs && model.tied);
+    }
+    assert_false(
+        must_load(family("youtu", latents + R"(, "rope_interleave": false)")).ropes[0].pairs);
+    const Model plain = must_load(R"({"model_type": "youtu"})");
+    const Latent &latent = attention(plain).latent;
+    assert_true(plain.hidden == 2048 && attention(plain).heads == 16 && plain.tied);
+    assert_true(plain.vocabulary == 128256 && plain.max_positions == 131072);
+    assert_true(plain.layers.size() == 32 && plain.layers[0].feed_forward()->width == 6144);
+    assert_true(plain.bos_token == 128000 && plain.eos_tokens == std::vector<int32_t>{128001});
+    assert_true(latent.rank == 512 && latent.plain == 128 && latent.turned == 64);
+    assert_true(latent.value_dim == 128 && latent.q_down.rows() == 1536);
+    assert_true(plain.final_norm.epsilon == 1e-6F);
+}
+
 void factors_of_minicpm3_follow_from_its_sizes(void **) {
     const std::string latents = R"("kv_lora_rank": 32, "q_lora_rank": 40, "qk_nope_head_dim": 16,
         "qk_rope_head_dim": 8)";
@@ -2264,6 +2288,7 @@ int main() {
         cmocka_unit_test(falcon_7b_has_one_head_of_keys_in_a_tensor_with_the_queries),
         cmocka_unit_test(exaone_3_has_its_published_keys_or_those_of_llama),
         cmocka_unit_test(norms_of_olmo_have_no_weight),
+        cmocka_unit_test(youtu_has_latents_and_dense_layers),
         cmocka_unit_test(the_unified_gemma_4_has_neither_layer_inputs_nor_experts),
         cmocka_unit_test(factors_of_minicpm3_follow_from_its_sizes),
         cmocka_unit_test(defaults_of_later_families_with_experts_are_those_of_transformers),

@@ -92,5 +92,7 @@
     family("solar_open", "SolarOpenForCausalLM", describe_solar_open)                              \
     family("stablelm", "StableLmForCausalLM", describe_stablelm)                                   \
     family("starcoder2", "Starcoder2ForCausalLM", describe_starcoder2)                             \
-    family("vaultgemma", "VaultGemmaForCausalLM", describe_vaultgemma)
+    family("vaultgemma", "VaultGemmaForCausalLM", describe_vaultgemma)                             \
+    family("youtu", "YoutuForCausalLM", describe_youtu)                                            \
+    family("youtu_llm", "YoutuForCausalLM", describe_youtu)
 // clang-format on
