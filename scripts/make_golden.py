@@ -561,6 +561,7 @@ MODELS = {
             rope_type="llama3", rope_theta=1000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=64)), 299, None),
     "olmo_bf16": ("olmo", "bfloat16", "type", dict(SMALL), 299, None),
+    "iquestcoder_bf16": ("iquestcoder", "bfloat16", "type", dict(SMALL, head_dim=24), 299, None),
     "gemma4_unified_bf16": ("gemma4_unified", "bfloat16", "hub", dict(
         text_config=dict(
             SMALL, num_hidden_layers=3, head_dim=16, global_head_dim=24, sliding_window=24, attention_k_eq_v=True,
@@ -728,6 +729,8 @@ def respell(path, spelling):
         config["architectures"] = ["InternLM3ForCausalLM"]
         config["qkv_bias"] = config.pop("attention_bias")
         config["bias"] = config.pop("mlp_bias")
+    if config["model_type"] == "iquestcoder":
+        config["architectures"] = ["IQuestCoderForCausalLM"]
     if config["model_type"] == "exaone":
         config["architectures"] = ["ExaoneForCausalLM"]
         config["num_layers"] = config.pop("num_hidden_layers")
@@ -1078,9 +1081,9 @@ def make_rope(output):
 
 
 FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text",
-            "gemma4_text", "gemma4_unified_text", "glm", "glm4", "granite", "hyperclovax", "internlm3", "jais2",
-            "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss",
-            "smollm3", "stablelm", "starcoder2", "vaultgemma"]
+            "gemma4_text", "gemma4_unified_text", "glm", "glm4", "granite", "hyperclovax", "internlm3",
+            "iquestcoder", "jais2", "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2",
+            "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2", "vaultgemma"]
 
 
 def windows_of(config):

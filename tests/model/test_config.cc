@@ -1532,6 +1532,16 @@ void norms_of_olmo_have_no_weight(void **) {
     assert_true(turns_as(plain, {}));
 }
 
+void iquestcoder_refuses_what_llama_lacks(void **) {
+    const Model model = must_load(family("iquestcoder", R"("rope_theta": 5e5, "clip_qkv": null,
+        "use_sliding_window": false, "sliding_window": 128)"));
+    assert_int_equal(attention(model).window, 0);
+    must_fail(family("iquestcoder", R"("clip_qkv": 8.0)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"clip_qkv"});
+    must_fail(family("iquestcoder", R"("use_sliding_window": true)"), BATCHLLM_ERROR_UNSUPPORTED,
+              {"use_sliding_window"});
+}
+
 void youtu_has_latents_and_dense_layers(void **) {
     const std::string latents = R"("kv_lora_rank": 32, "q_lora_rank": 40, "qk_nope_head_dim": 16,
         "qk_rope_head_dim": 8, "v_head_dim": 24, "intermediate_size": 40)";
@@ -2288,6 +2298,7 @@ int main() {
         cmocka_unit_test(falcon_7b_has_one_head_of_keys_in_a_tensor_with_the_queries),
         cmocka_unit_test(exaone_3_has_its_published_keys_or_those_of_llama),
         cmocka_unit_test(norms_of_olmo_have_no_weight),
+        cmocka_unit_test(iquestcoder_refuses_what_llama_lacks),
         cmocka_unit_test(youtu_has_latents_and_dense_layers),
         cmocka_unit_test(the_unified_gemma_4_has_neither_layer_inputs_nor_experts),
         cmocka_unit_test(factors_of_minicpm3_follow_from_its_sizes),

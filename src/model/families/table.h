@@ -46,6 +46,8 @@
     family("hyperclovax", "HyperCLOVAXForCausalLM", describe_hyperclovax)                          \
     family("internlm3", "InternLM3ForCausalLM", describe_internlm3)                                \
     family("internlm3", "LlamaForCausalLM", describe_internlm3)                                    \
+    family("iquestcoder", "IQuestCoderForCausalLM", describe_iquestcoder)                          \
+    family("iquestcoder", "LlamaForCausalLM", describe_iquestcoder)                                \
     family("jais2", "Jais2ForCausalLM", describe_jais2)                                            \
     family("kimi_k2", "DeepseekV3ForCausalLM", describe_deepseek_v3)                               \
     family("kimi_linear", "KimiLinearForCausalLM", describe_kimi_linear)                           \
