@@ -562,6 +562,12 @@ MODELS = {
             original_max_position_embeddings=64)), 299, None),
     "olmo_bf16": ("olmo", "bfloat16", "type", dict(SMALL), 299, None),
     "iquestcoder_bf16": ("iquestcoder", "bfloat16", "type", dict(SMALL, head_dim=24), 299, None),
+    "mellum_bf16": ("mellum", "bfloat16", "new", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
+        sliding_window=24, layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"], rope_parameters=dict(
+            full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=4.0, original_max_position_embeddings=64),
+            sliding_attention=dict(rope_type="default", rope_theta=10000.0))), 299, None),
     "gemma4_unified_bf16": ("gemma4_unified", "bfloat16", "hub", dict(
         text_config=dict(
             SMALL, num_hidden_layers=3, head_dim=16, global_head_dim=24, sliding_window=24, attention_k_eq_v=True,

@@ -1542,6 +1542,39 @@ void iquestcoder_refuses_what_llama_lacks(void **) {
               {"use_sliding_window"});
 }
 
+void mellum_has_a_rope_and_experts_by_its_lists(void **) {
+    const std::string experts = R"("num_experts": 6, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24, "sliding_window": 32)";
+    const Model plain = must_load(family("mellum", experts));
+    for (size_t i = 0; i < plain.layers.size(); ++i) {
+        assert_true(plain.layers[i].experts() != nullptr && attention(plain, i).window == 0);
+        assert_true(plain.layers[i].experts()->router.normalised && attention(plain, i).q_norm);
+    }
+    const Model listed =
+        must_load(family("mellum", experts + R"(, "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"])"));
+    assert_true(listed.layers[0].experts() == nullptr && listed.layers[2].experts() != nullptr);
+    assert_int_equal(attention(listed, 1).window, 32);
+    for (size_t i = 0; i < 3; ++i) {
+        RopeConfig rope;
+        rope.theta = i == 1 ? 10000 : 500000;
+        assert_true(listed.ropes[static_cast<size_t>(attention(listed, i).rope)].frequencies ==
+                    rope_frequencies(rope, 128));
+    }
+    assert_true(std::find(listed.passed_over.begin(), listed.passed_over.end(), "mtp.") !=
+                listed.passed_over.end());
+    const Model whole = must_load(R"({"model_type": "mellum"})");
+    assert_true(whole.hidden == 2304 && attention(whole).heads == 32 && !whole.tied);
+    assert_true(attention(whole).kv_heads == 4 && attention(whole).head_dim == 128);
+    assert_true(whole.vocabulary == 98304 && whole.max_positions == 131072);
+    assert_true(whole.layers.size() == 28 && whole.final_norm.epsilon == 1e-6F);
+    assert_true(whole.bos_token == -1 && whole.eos_tokens.empty());
+    const Experts &all = *whole.layers[0].experts();
+    assert_true(all.each.size() == 64 && all.router.chosen == 8 && all.each[0].width == 896);
+    must_fail(family("mellum", experts + R"(, "mlp_layer_types": ["dense", "sparse", "none"])"),
+              BATCHLLM_ERROR_UNSUPPORTED, {"mlp_layer_types[2]"});
+}
+
 void youtu_has_latents_and_dense_layers(void **) {
     const std::string latents = R"("kv_lora_rank": 32, "q_lora_rank": 40, "qk_nope_head_dim": 16,
         "qk_rope_head_dim": 8, "v_head_dim": 24, "intermediate_size": 40)";
@@ -2299,6 +2332,7 @@ int main() {
         cmocka_unit_test(exaone_3_has_its_published_keys_or_those_of_llama),
         cmocka_unit_test(norms_of_olmo_have_no_weight),
         cmocka_unit_test(iquestcoder_refuses_what_llama_lacks),
+        cmocka_unit_test(mellum_has_a_rope_and_experts_by_its_lists),
         cmocka_unit_test(youtu_has_latents_and_dense_layers),
         cmocka_unit_test(the_unified_gemma_4_has_neither_layer_inputs_nor_experts),
         cmocka_unit_test(factors_of_minicpm3_follow_from_its_sizes),

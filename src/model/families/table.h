@@ -57,6 +57,7 @@
     family("llama", "LlamaForCausalLM", describe_llama)                                            \
     family("llama4", "Llama4ForConditionalGeneration", describe_llama4_vision)                     \
     family("llama4_text", "Llama4ForCausalLM", describe_llama4)                                    \
+    family("mellum", "MellumForCausalLM", describe_mellum)                                         \
     family("mimo", "MiMoForCausalLM", describe_mimo)                                               \
     family("minicpm3", "MiniCPM3ForCausalLM", describe_minicpm3)                                   \
     family("minimax_m2", "MiniMaxM2ForCausalLM", describe_minimax_m2)                              \
