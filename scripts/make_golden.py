@@ -562,6 +562,8 @@ MODELS = {
             original_max_position_embeddings=64)), 299, None),
     "olmo_bf16": ("olmo", "bfloat16", "type", dict(SMALL), 299, None),
     "iquestcoder_bf16": ("iquestcoder", "bfloat16", "type", dict(SMALL, head_dim=24), 299, None),
+    "flex_olmo_bf16": ("flex_olmo", "bfloat16", "type", dict(
+        SMALL, intermediate_size=24, num_experts=5, num_experts_per_tok=3), 299, None),
     "mellum_bf16": ("mellum", "bfloat16", "new", dict(
         SMALL, num_hidden_layers=3, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
         sliding_window=24, layer_types=["full_attention", "sliding_attention", "sliding_attention"],

@@ -1542,6 +1542,28 @@ void iquestcoder_refuses_what_llama_lacks(void **) {
               {"use_sliding_window"});
 }
 
+void flex_olmo_is_olmoe_with_norms_after_the_sublayers(void **) {
+    const std::string experts = R"("num_experts": 6, "num_experts_per_tok": 2)";
+    const Model model = must_load(family("flex_olmo", experts));
+    for (const Layer &layer : model.layers) {
+        assert_true(!layer.before_attention && !layer.before_feed_forward);
+        assert_true(layer.after_attention && layer.after_feed_forward);
+        assert_true(layer.attention()->norm_whole && layer.attention()->k_norm);
+        assert_true(layer.experts()->each.size() == 6 && !layer.experts()->router.normalised);
+    }
+    const Model plain = must_load(R"({"model_type": "flex_olmo"})");
+    assert_true(plain.hidden == 4096 && attention(plain).kv_heads == 32 && !plain.tied);
+    assert_true(plain.vocabulary == 100352 && plain.max_positions == 4096 && plain.bos_token == -1);
+    assert_true(plain.eos_tokens == std::vector<int32_t>{100257} && plain.layers.size() == 32);
+    assert_true(plain.final_norm.epsilon == 1e-6F);
+    assert_true(plain.layers[0].experts()->each.size() == 7 &&
+                plain.layers[0].experts()->router.chosen == 5 &&
+                plain.layers[0].experts()->each[0].width == 11008);
+    RopeConfig rope;
+    rope.theta = 5e5;
+    assert_true(turns_as(plain, rope));
+}
+
 void mellum_has_a_rope_and_experts_by_its_lists(void **) {
     const std::string experts = R"("num_experts": 6, "num_experts_per_tok": 2,
         "moe_intermediate_size": 24, "sliding_window": 32)";
@@ -2332,6 +2354,7 @@ int main() {
         cmocka_unit_test(exaone_3_has_its_published_keys_or_those_of_llama),
         cmocka_unit_test(norms_of_olmo_have_no_weight),
         cmocka_unit_test(iquestcoder_refuses_what_llama_lacks),
+        cmocka_unit_test(flex_olmo_is_olmoe_with_norms_after_the_sublayers),
         cmocka_unit_test(mellum_has_a_rope_and_experts_by_its_lists),
         cmocka_unit_test(youtu_has_latents_and_dense_layers),
         cmocka_unit_test(the_unified_gemma_4_has_neither_layer_inputs_nor_experts),

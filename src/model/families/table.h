@@ -23,6 +23,7 @@
     family("exaone_moe", "ExaoneMoeForCausalLM", describe_exaone_moe)                              \
     family("falcon", "FalconForCausalLM", describe_falcon)                                         \
     family("falcon_h1", "FalconH1ForCausalLM", describe_falcon_h1)                                 \
+    family("flex_olmo", "FlexOlmoForCausalLM", describe_flex_olmo)                                 \
     family("gemma", "GemmaForCausalLM", describe_gemma1)                                           \
     family("gemma2", "Gemma2ForCausalLM", describe_gemma2)                                         \
     family("gemma3", "Gemma3ForConditionalGeneration", describe_gemma3_vision)                     \
