@@ -561,6 +561,7 @@ MODELS = {
             rope_type="llama3", rope_theta=1000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=64)), 299, None),
     "olmo_bf16": ("olmo", "bfloat16", "type", dict(SMALL), 299, None),
+    "helium_bf16": ("helium", "bfloat16", "type", dict(SMALL, head_dim=16), 298, None),
     "iquestcoder_bf16": ("iquestcoder", "bfloat16", "type", dict(SMALL, head_dim=24), 299, None),
     "flex_olmo_bf16": ("flex_olmo", "bfloat16", "type", dict(
         SMALL, intermediate_size=24, num_experts=5, num_experts_per_tok=3), 299, None),
@@ -1089,7 +1090,7 @@ def make_rope(output):
 
 
 FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text",
-            "gemma4_text", "gemma4_unified_text", "glm", "glm4", "granite", "hyperclovax", "internlm3",
+            "gemma4_text", "gemma4_unified_text", "glm", "glm4", "granite", "helium", "hyperclovax", "internlm3",
             "iquestcoder", "jais2", "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2",
             "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2", "vaultgemma"]
 

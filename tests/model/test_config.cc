@@ -1532,6 +1532,13 @@ void norms_of_olmo_have_no_weight(void **) {
     assert_true(turns_as(plain, {}));
 }
 
+void helium_turns_pairs_and_adds_no_bias_to_the_output(void **) {
+    const Model model =
+        must_load(family("helium", R"("attention_bias": true, "mlp_bias": true, "head_dim": 16)"));
+    assert_true(attention(model).q.bias && attention(model).v.bias && !attention(model).o.bias);
+    assert_true(model.layers[0].feed_forward()->gate.bias && model.ropes[0].pairs);
+}
+
 void iquestcoder_refuses_what_llama_lacks(void **) {
     const Model model = must_load(family("iquestcoder", R"("rope_theta": 5e5, "clip_qkv": null,
         "use_sliding_window": false, "sliding_window": 128)"));
@@ -2353,6 +2360,7 @@ int main() {
         cmocka_unit_test(falcon_7b_has_one_head_of_keys_in_a_tensor_with_the_queries),
         cmocka_unit_test(exaone_3_has_its_published_keys_or_those_of_llama),
         cmocka_unit_test(norms_of_olmo_have_no_weight),
+        cmocka_unit_test(helium_turns_pairs_and_adds_no_bias_to_the_output),
         cmocka_unit_test(iquestcoder_refuses_what_llama_lacks),
         cmocka_unit_test(flex_olmo_is_olmoe_with_norms_after_the_sublayers),
         cmocka_unit_test(mellum_has_a_rope_and_experts_by_its_lists),

@@ -41,6 +41,7 @@
     family("granitemoe", "GraniteMoeForCausalLM", describe_granite_moe)                            \
     family("granitemoehybrid", "GraniteMoeHybridForCausalLM", describe_granite_hybrid)             \
     family("granitemoeshared", "GraniteMoeSharedForCausalLM", describe_granite_moe_shared)         \
+    family("helium", "HeliumForCausalLM", describe_helium)                                         \
     family("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", describe_hunyuan_dense)                \
     family("hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", describe_hunyuan_moe)                      \
     family("hy_v3", "HYV3ForCausalLM", describe_hy_v3)                                             \
