@@ -587,6 +587,9 @@ MODELS = {
         original_max_position_embeddings=512, rope_parameters=dict(
             rope_type="longrope", rope_theta=10000.0, short_factor=[1.0 + 0.05 * i for i in range(4)],
             long_factor=[1.0 + 1.5 * i for i in range(4)])), 299, None),
+    "sarvam_moe_bf16": ("sarvam_moe", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3,
+        moe_intermediate_size=24, n_shared_experts=2, first_k_dense_replace=1), 299, None),
 }
 
 
@@ -745,6 +748,11 @@ def respell(path, spelling):
         config["num_layers"] = config.pop("num_hidden_layers")
         config["layer_norm_epsilon"] = config.pop("rms_norm_eps")
         config["activation_function"] = config.pop("hidden_act")
+    if config["model_type"] == "sarvam_moe":
+        config["architectures"] = ["SarvamMoEForCausalLM"]
+        config["num_experts"] = config.pop("n_routed_experts")
+        config["num_shared_experts"] = config.pop("n_shared_experts")
+        config["use_qkv_bias"] = config.pop("attention_bias")
     if config["model_type"] == "gemma":
         config["hidden_act"] = "gelu"  # which means its approximation
     if config["model_type"] == "granitemoehybrid":

@@ -1676,6 +1676,52 @@ void the_unified_gemma_4_has_neither_layer_inputs_nor_experts(void **) {
               BATCHLLM_ERROR_UNSUPPORTED, {"use_bidirectional_attention"});
 }
 
+void sarvam_has_published_names_and_either_keys(void **) {
+    const std::string rest = R"("num_experts_per_tok": 2, "moe_intermediate_size": 24)";
+    const Model model = must_load(family("sarvam_moe", rest + R"(, "num_experts": 6,
+        "num_shared_experts": 2, "use_qkv_bias": false,
+        "architectures": ["SarvamMoEForCausalLM"])"));
+    const Model written = must_load(family("sarvam_moe", rest + R"(, "n_routed_experts": 6,
+        "n_shared_experts": 2, "attention_bias": false, "architectures": ["Glm4MoeForCausalLM"])"));
+    for (const Model *one : {&model, &written}) {
+        assert_true(one->embedding.name == "model.word_embeddings.weight");
+        assert_true(one->layers[0].experts() == nullptr);
+        for (const size_t i : {1, 2}) {
+            const std::string prefix = "model.layers." + std::to_string(i) + ".";
+            const SharedExperts &both = *one->layers[i].shared();
+            assert_true(both.experts.each.size() == 6 && both.shared.width == 48);
+            assert_true(both.experts.router.kind == RouterKind::sigmoid &&
+                        both.experts.router.scale == 2.5F && both.experts.router.normalised);
+            assert_true(both.experts.router.correction.name == prefix + "mlp.gate.expert_bias");
+            const Attention &a = *one->layers[i].attention();
+            assert_true(a.v.values.name == prefix + "attention.query_key_value.weight");
+            assert_true(a.k.values.first_row == 256 && a.v.values.first_row == 384 &&
+                        a.q.values.stored_rows == 512);
+            assert_true(a.k_norm.weight.name == prefix + "attention.key_layernorm.weight");
+            assert_true(a.o.values.name == prefix + "attention.dense.weight");
+        }
+    }
+    for (const char *key : {"use_qkv_bias", "attention_bias"}) {
+        must_fail(family("sarvam_moe", rest + R"(, "num_experts": 6, ")" + key + "\": true"),
+                  BATCHLLM_ERROR_UNSUPPORTED, {key});
+    }
+    const Model unnormed = must_load(family("sarvam_moe", rest + R"(, "use_qk_norm": false)"));
+    assert_true(!attention(unnormed).q_norm && !attention(unnormed).k_norm);
+    const Model plain = must_load(R"({"model_type": "sarvam_moe"})");
+    assert_true(plain.hidden == 4096 && attention(plain).heads == 64 && !plain.tied);
+    assert_true(attention(plain).kv_heads == 4 && attention(plain).head_dim == 64);
+    assert_true(plain.vocabulary == 262144 && plain.max_positions == 131072);
+    assert_true(plain.layers.size() == 19 && plain.final_norm.epsilon == 1e-6F);
+    assert_true(plain.bos_token == -1 && plain.eos_tokens == std::vector<int32_t>{1});
+    const SharedExperts &all = *plain.layers[1].shared();
+    assert_true(plain.layers[0].feed_forward()->width == 8192 && all.shared.width == 1024);
+    assert_true(all.experts.each.size() == 128 && all.experts.router.chosen == 6);
+    assert_true(all.experts.each[0].width == 1024 && all.experts.router.groups == 1);
+    RopeConfig rope;
+    rope.theta = 8e6;
+    assert_true(turns_as(plain, rope));
+}
+
 void defaults_of_later_families_with_experts_are_those_of_transformers(void **) {
     struct Case {
         const char *type;
@@ -2351,6 +2397,7 @@ int main() {
         cmocka_unit_test(every_layer_of_solar_open_has_experts),
         cmocka_unit_test(experts_of_hy3_have_the_names_of_its_checkpoints),
         cmocka_unit_test(norms_of_nemotron_add_one_to_their_weight),
+        cmocka_unit_test(sarvam_has_published_names_and_either_keys),
         cmocka_unit_test(phi_has_one_norm_a_layer_and_biases_everywhere),
         cmocka_unit_test(internlm3_has_biases_under_keys_of_its_own),
         cmocka_unit_test(vaultgemma_is_gemma_2_without_norms_after_the_sublayers),

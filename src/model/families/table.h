@@ -92,6 +92,8 @@
     family("qwen3_next", "Qwen3NextForCausalLM", describe_qwen3_next)                              \
     family("qwen3_vl", "Qwen3VLForConditionalGeneration", describe_qwen3_vl)                       \
     family("qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", describe_qwen3_vl_moe)            \
+    family("sarvam_moe", "SarvamMoEForCausalLM", describe_sarvam_moe)                              \
+    family("sarvam_moe", "Glm4MoeForCausalLM", describe_sarvam_moe)                                \
     family("seed_oss", "SeedOssForCausalLM", describe_seed_oss)                                    \
     family("smollm3", "SmolLM3ForCausalLM", describe_smollm3)                                      \
     family("solar_open", "SolarOpenForCausalLM", describe_solar_open)                              \
