@@ -539,6 +539,57 @@ MODELS = {
     "nemotron_bf16": ("nemotron", "bfloat16", "type", dict(
         SMALL, head_dim=24, intermediate_size=80, rope_parameters=dict(
             rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), 299, None),
+    "phi_bf16": ("phi", "bfloat16", "type", dict(
+        SMALL, rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25)), 299, None),
+    "internlm3_bf16": ("internlm3", "bfloat16", "rope_type", dict(
+        SMALL, head_dim=24, attention_bias=True, mlp_bias=True, rope_parameters=dict(
+            rope_type="dynamic", rope_theta=50000000.0, factor=6.0)), 299, None),
+    "vaultgemma_bf16": ("vaultgemma", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, sliding_window=20, query_pre_attn_scalar=40,
+        attn_logit_softcapping=3.0, final_logit_softcapping=6.0), [298, 299], None),
+    "jais2_bf16": ("jais2", "bfloat16", "type", dict(SMALL, intermediate_size=80), 299, None),
+    "gemma_bf16": ("gemma", "bfloat16", "type", dict(SMALL, head_dim=24, num_key_value_heads=1), 299, None),
+    "stablelm_bf16": ("stablelm", "bfloat16", "type", dict(SMALL, use_qkv_bias=True), [298, 299], None),
+    "stablelm_parallel_f16": ("stablelm", "float16", "new", dict(
+        SMALL, use_parallel_residual=True, rope_parameters=dict(
+            rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)), 299, None),
+    "falcon_bf16": ("falcon", "bfloat16", "type", dict(
+        vocab_size=300, hidden_size=80, num_hidden_layers=2, num_attention_heads=5, num_kv_heads=5,
+        max_position_embeddings=512), 299, None),
+    "exaone_bf16": ("exaone", "bfloat16", "rope_type", dict(
+        SMALL, head_dim=24, intermediate_size=80, rope_parameters=dict(
+            rope_type="llama3", rope_theta=1000000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=64)), 299, None),
+    "olmo_bf16": ("olmo", "bfloat16", "type", dict(SMALL), 299, None),
+    "helium_bf16": ("helium", "bfloat16", "type", dict(SMALL, head_dim=16), 298, None),
+    "iquestcoder_bf16": ("iquestcoder", "bfloat16", "type", dict(SMALL, head_dim=24), 299, None),
+    "flex_olmo_bf16": ("flex_olmo", "bfloat16", "type", dict(
+        SMALL, intermediate_size=24, num_experts=5, num_experts_per_tok=3), 299, None),
+    "mellum_bf16": ("mellum", "bfloat16", "new", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
+        sliding_window=24, layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"], rope_parameters=dict(
+            full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=4.0, original_max_position_embeddings=64),
+            sliding_attention=dict(rope_type="default", rope_theta=10000.0))), 299, None),
+    "gemma4_unified_bf16": ("gemma4_unified", "bfloat16", "hub", dict(
+        text_config=dict(
+            SMALL, num_hidden_layers=3, head_dim=16, global_head_dim=24, sliding_window=24, attention_k_eq_v=True,
+            num_global_key_value_heads=1, final_logit_softcapping=20.0,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"]),
+        vision_config=dict(patch_size=2, pooling_kernel_size=1, mm_embed_dim=16, mm_posemb_size=8, output_proj_dims=64),
+        image_token_id=305, video_token_id=306, audio_token_id=307, tie_word_embeddings=True), [298, 299], None),
+    "gemma4_unified_text_bf16": ("gemma4_unified_text", "bfloat16", "new", dict(
+        SMALL, num_hidden_layers=4, head_dim=24, global_head_dim=32, sliding_window=24,
+        layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2), 299, None),
+    "youtu_bf16": ("youtu", "bfloat16", "type", dict(LATENT, q_lora_rank=40), [298, 299], None),
+    "minicpm3_bf16": ("minicpm3", "bfloat16", "type", dict(
+        LATENT, q_lora_rank=40, tie_word_embeddings=False, scale_emb=6, scale_depth=0.9, dim_model_base=24,
+        original_max_position_embeddings=512, rope_parameters=dict(
+            rope_type="longrope", rope_theta=10000.0, short_factor=[1.0 + 0.05 * i for i in range(4)],
+            long_factor=[1.0 + 1.5 * i for i in range(4)])), 299, None),
+    "sarvam_moe_bf16": ("sarvam_moe", "bfloat16", "type", dict(
+        SMALL, num_hidden_layers=3, head_dim=24, n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3,
+        moe_intermediate_size=24, n_shared_experts=2, first_k_dense_replace=1), 299, None),
 }
 
 
@@ -565,18 +616,22 @@ def fill_weights(model, seed, tied):
         for name, parameter in sorted(model.named_parameters()):
             shape = tuple(parameter.shape)
             values = random.standard_normal(shape)
-            if "norm" in name and name.endswith(".bias"):
+            is_norm = "norm" in name or name.startswith("transformer.ln_f.")
+            if is_norm and name.endswith(".bias"):
                 values *= 0.2
-            elif "norm" in name:
+            elif is_norm:
                 values = 1 + 0.2 * values
-                if name.endswith(("model.norm.weight", "model.embedding_norm.weight")) and tied:
+                if name.endswith(("model.norm.weight", "model.embedding_norm.weight", "transformer.ln_f.weight")) and tied:
                     values *= 3
-                if model.config.model_type.startswith("gemma"):
+                norms_before = model.config.model_type in ("gemma", "vaultgemma")  # and none after
+                if norms_before or model.config.model_type.startswith("gemma"):
                     # They add one. Tied as they are, the last feed-forward decides, not the last
                     # token's embedding.
                     last = model.config.get_text_config().num_hidden_layers - 1
                     if f"layers.{last}.post_feedforward" in name:
                         values *= 5
+                    elif norms_before:
+                        values *= 3 if f"layers.{last}.p" in name else 1
                     elif "post_" in name:
                         values *= 0.4
                     values -= not model.config.model_type.startswith("gemma4")
@@ -603,13 +658,14 @@ def fill_weights(model, seed, tied):
             elif any(part in name for part in ("mlp.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight",
                                                "router")):
                 values *= 3 / math.sqrt(shape[1])  # so that few choices are close
-            elif "embed_tokens" in name or name == "model.embeddings.weight":
+            elif "embed_tokens" in name or name in ("model.embeddings.weight", "transformer.word_embeddings.weight"):
                 # Small when tied: the residual stream must not be the last token's embedding,
                 # which would make that token the likeliest.
-                values *= (0.08 if tied else 0.5) / getattr(model.config, "embedding_multiplier", 1)
+                multiplier = getattr(model.config, "embedding_multiplier", getattr(model.config, "scale_emb", 1))
+                values *= (0.08 if tied else 0.5) / multiplier
             elif "lm_head" in name:
                 values *= 3 / math.sqrt(shape[1])
-            elif "q_proj" in name or "k_proj" in name:
+            elif "q_proj" in name or "k_proj" in name or "query_key_value" in name:
                 values *= 1.5 / math.sqrt(shape[1])
             else:
                 values *= 1.2 / math.sqrt(shape[-1])
@@ -660,7 +716,7 @@ def respell(path, spelling):
         config["rope_theta"] = rope["rope_theta"]
         config["rope_scaling"] = dict(type="mrope", mrope_section=rope["mrope_section"])
         return write_config(config, path)
-    if config["model_type"] == "gemma4":
+    if config["model_type"] in ("gemma4", "gemma4_unified"):
         # Heads of layers without a window by the keys that the hub has.
         text = config["text_config"]
         own = text.pop("per_layer_config")
@@ -681,6 +737,24 @@ def respell(path, spelling):
     if config["model_type"] in ("llama", "mistral", "qwen2") and config.get("head_dim") == (
             config["hidden_size"] // config["num_attention_heads"]):
         config.pop("head_dim")
+    if config["model_type"] == "internlm3":
+        config["architectures"] = ["InternLM3ForCausalLM"]
+        config["qkv_bias"] = config.pop("attention_bias")
+        config["bias"] = config.pop("mlp_bias")
+    if config["model_type"] == "iquestcoder":
+        config["architectures"] = ["IQuestCoderForCausalLM"]
+    if config["model_type"] == "exaone":
+        config["architectures"] = ["ExaoneForCausalLM"]
+        config["num_layers"] = config.pop("num_hidden_layers")
+        config["layer_norm_epsilon"] = config.pop("rms_norm_eps")
+        config["activation_function"] = config.pop("hidden_act")
+    if config["model_type"] == "sarvam_moe":
+        config["architectures"] = ["SarvamMoEForCausalLM"]
+        config["num_experts"] = config.pop("n_routed_experts")
+        config["num_shared_experts"] = config.pop("n_shared_experts")
+        config["use_qkv_bias"] = config.pop("attention_bias")
+    if config["model_type"] == "gemma":
+        config["hidden_act"] = "gelu"  # which means its approximation
     if config["model_type"] == "granitemoehybrid":
         names = dict(linear_attention="mamba", full_attention="attention")
         config["layer_types"] = [names[kind] for kind in config["layer_types"]]
@@ -706,7 +780,7 @@ def respell_rope(config, spelling):
     kind = rope.pop("rope_type")
     if "original_max_position_embeddings" in config:
         rope.pop("original_max_position_embeddings", None)
-    if config["model_type"] in ("phi3", "glm", "bamba", "nemotron"):
+    if config["model_type"] in ("phi", "phi3", "glm", "bamba", "nemotron", "stablelm"):
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = None if kind == "default" else {spelling: kind, **rope}
 
@@ -1023,9 +1097,10 @@ def make_rope(output):
     print(f"rope.json: {len(cases)} cases")
 
 
-FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "glm", "glm4", "granite",
-            "hyperclovax", "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
-            "smollm3", "starcoder2"]
+FAMILIES = ["arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text",
+            "gemma4_text", "gemma4_unified_text", "glm", "glm4", "granite", "helium", "hyperclovax", "internlm3",
+            "iquestcoder", "jais2", "llama", "ministral3", "mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2",
+            "qwen3", "seed_oss", "smollm3", "stablelm", "starcoder2", "vaultgemma"]
 
 
 def windows_of(config):

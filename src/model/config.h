@@ -251,6 +251,8 @@ void fuse_gate_up(Model *model);
 // Norms after attention and feed-forward instead of before: "post_attention_layernorm" and
 // "post_feedforward_layernorm".
 void set_norms_after(Model *model);
+// Attention and feed-forward side by side, after the norm that was before attention.
+void set_parallel(Model *model);
 // LayerNorms with biases, `prefix`.bias, before attention and feed-forward and at the end.
 void set_layer_norms(Model *model);
 // Makes the norms x / sqrt(..) * (offset + weight).

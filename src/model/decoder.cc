@@ -174,6 +174,13 @@ Status set_feed_forward_biases(const JsonValue &config, Model *model) {
     return {};
 }
 
+void set_parallel(Model *model) {
+    for (Layer &layer : model->layers) {
+        layer.before_feed_forward = {};
+        layer.parallel = true;
+    }
+}
+
 void set_layer_norms(Model *model) {
     const auto change = [](Norm *norm) {
         norm->kind = NormKind::layer;

@@ -9,16 +9,6 @@
 namespace batchllm {
 namespace {
 
-std::string family_names() {
-    std::string names;
-    const auto families = known_families();
-    for (const Family &family : families) {
-        if (!names.empty()) names += &family == &families.back() ? " and " : ", ";
-        names += family.model_type;
-    }
-    return names;
-}
-
 struct FoundFamily {
     const Family *family;
     HeadKind head;
@@ -31,6 +21,26 @@ const Family *family_of(std::string_view model_type) {
         return model_type == known.model_type;
     });
     return family == families.end() ? nullptr : &*family;
+}
+
+std::string family_names() {
+    std::string names;
+    const auto families = known_families();
+    for (const Family &family : families) {
+        if (&family != family_of(family.model_type)) continue; // another class of it
+        if (!names.empty()) names += &family == &families.back() ? " and " : ", ";
+        names += family.model_type;
+    }
+    return names;
+}
+
+// A model_type may have several rows, which differ in their classes.
+std::optional<HeadKind> head_of(const Family &first, const std::string &class_name) {
+    for (const Family &family : known_families()) {
+        if (std::string_view(family.model_type) != first.model_type) continue;
+        if (const auto head = head_of_class(family, class_name)) return head;
+    }
+    return std::nullopt;
 }
 
 // The config of a text model that was taken out of its whole model often keeps the whole's class.
@@ -53,7 +63,7 @@ Result<FoundFamily> find_family(const JsonValue &config) {
         ASSIGN_OR_RETURN(const auto list, classes->elements());
         for (const JsonValue &item : list) {
             ASSIGN_OR_RETURN(const std::string class_name, item.string());
-            auto head = head_of_class(*family, class_name);
+            auto head = head_of(*family, class_name);
             if (!head.has_value() && is_class_of_whole(*family, class_name)) {
                 head = HeadKind::text;
                 found.of_whole = true;

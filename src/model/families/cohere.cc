@@ -24,11 +24,8 @@ Status describe_both(const JsonValue &config, double theta, Model *model) {
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
     model->final_norm.kind = NormKind::layer;
-    for (Layer &layer : model->layers) {
-        layer.before_attention.kind = NormKind::layer;
-        layer.before_feed_forward = {};
-        layer.parallel = true;
-    }
+    set_parallel(model);
+    for (Layer &layer : model->layers) layer.before_attention.kind = NormKind::layer;
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     RETURN_IF_ERROR(set_attention_biases(config, false, model));
     RopeDefaults rope;

@@ -1,5 +1,5 @@
 // DeepSeek V2 and V3 (also Moonlight and Kimi K2), GLM-4.7-Flash and Mistral Small 4: latent attention;
-// experts beside shared ones, the first layers dense.
+// experts beside shared ones, the first layers dense. Youtu-LLM: all layers are.
 #include <cmath>
 
 #include "model/families/deepseek.h"
@@ -251,6 +251,25 @@ Status describe_glm4_moe_lite(const JsonValue &config, Model *model) {
     experts.router.normalised = true;
     experts.router.scale = 1.8F;
     return set_v3_layers(config, config, {768, 512, 192, 64, 256}, experts, model);
+}
+
+Status describe_youtu(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 128256;
+    defaults.hidden = 2048;
+    defaults.intermediate = 6144;
+    defaults.heads = 16;
+    defaults.head_dim = 64;
+    defaults.max_positions = 131072;
+    defaults.bos = 128000;
+    defaults.eos = {128001};
+    defaults.tied = true;
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    LatentDefaults latent;
+    ASSIGN_OR_RETURN(latent.pairs, read_flag(config, "rope_interleave", true));
+    RETURN_IF_ERROR(set_latents(config, config, latent, model));
+    return set_activation(config, "hidden_act", Activation::silu, model);
 }
 
 Status describe_mistral4(const JsonValue &config, Model *model) {

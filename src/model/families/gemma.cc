@@ -28,12 +28,7 @@ void set_norms_around(float offset, Model *model) {
     set_norm_offsets(offset, model);
 }
 
-Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model) {
-    defaults.hidden = 2304;
-    defaults.intermediate = 9216;
-    defaults.layers = 26;
-    defaults.heads = 8;
-    defaults.kv_heads = 4;
+Status describe_plain_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model) {
     defaults.head_dim = 256;
     defaults.bos = 2;
     defaults.eos = {1};
@@ -41,10 +36,19 @@ Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *m
     RETURN_IF_ERROR(refuse_bidirectional(config));
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    set_norms_around(1, model);
     model->embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(model->hidden)));
+    return set_attention_biases(config, false, model);
+}
+
+Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model) {
+    defaults.hidden = 2304;
+    defaults.intermediate = 9216;
+    defaults.layers = 26;
+    defaults.heads = 8;
+    defaults.kv_heads = 4;
+    RETURN_IF_ERROR(describe_plain_gemma(config, defaults, model));
+    set_norms_around(1, model);
     RETURN_IF_ERROR(set_activation(config, "hidden_activation", Activation::gelu_tanh, model));
-    RETURN_IF_ERROR(set_attention_biases(config, false, model));
     ASSIGN_OR_RETURN(const double scalar,
                      read_number(config, "query_pre_attn_scalar", 256, 1e-6, 1e6));
     for_each_attention(

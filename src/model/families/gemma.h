@@ -5,7 +5,11 @@
 
 namespace batchllm {
 
-// Everything except windows, ropes, softcaps and head norms. defaults: vocabulary and longest
+// What all Gemmas share, with the defaults of one of them, except what is after the sublayers: tied,
+// with heads of 256 and a scaled embedding. The norms' offsets and the activation are not set.
+Status describe_plain_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model);
+
+// For Gemma 2 and 3, everything except windows, ropes, softcaps and head norms. defaults: vocabulary and longest
 // request; the rest is filled in.
 Status describe_gemma(const JsonValue &config, ConfigDefaults defaults, Model *model);
 

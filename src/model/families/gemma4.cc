@@ -1,7 +1,8 @@
 // Gemma 4: like Gemma 3, but with plain norms, normed values and unscaled scores. Layers without a
 // window have heads of another size. Some sizes have a second embedding with a part for each layer,
 // last layers that attend to the keys and values of earlier ones, values that equal the keys, and
-// experts beside every feed-forward. From a checkpoint with towers, only the text model is used.
+// experts beside every feed-forward; the "unified" one (12B) has none of these but values that equal
+// the keys. From a checkpoint with towers, only the text model is used.
 #include <cmath>
 #include <string>
 
@@ -34,8 +35,8 @@ Status refuse_both_directions(const JsonValue &config) {
 }
 
 // The last layer has no window, whatever the configuration says.
-Status set_gemma4_windows(const JsonValue &config, Model *model) {
-    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 512));
+Status set_gemma4_windows(const JsonValue &config, int32_t otherwise, Model *model) {
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, otherwise));
     RETURN_IF_ERROR(set_windows(
         config, window, [](size_t layer) { return (layer + 1) % 6 != 0; }, model));
     model->layers.back().attention()->window = 0;
@@ -242,9 +243,9 @@ Status set_layer_inputs(const JsonValue &config, const DecoderShape &shape, Mode
     return {};
 }
 
-} // namespace
-
-Status describe_gemma4(const JsonValue &config, Model *model) {
+// Everything except experts and layer inputs. The numbers are defaults.
+Result<DecoderShape> describe_plain_gemma4(const JsonValue &config, int32_t max_positions,
+                                           int32_t window, Model *model) {
     ConfigDefaults defaults;
     defaults.vocabulary = 262144;
     defaults.hidden = 2304;
@@ -253,7 +254,7 @@ Status describe_gemma4(const JsonValue &config, Model *model) {
     defaults.heads = 8;
     defaults.kv_heads = 4;
     defaults.head_dim = 256;
-    defaults.max_positions = 131072;
+    defaults.max_positions = max_positions;
     defaults.bos = 2;
     defaults.eos = {1};
     defaults.tied = true;
@@ -261,22 +262,32 @@ Status describe_gemma4(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(refuse_both_directions(config));
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    RETURN_IF_ERROR(set_gemma4_windows(config, model));
+    RETURN_IF_ERROR(set_gemma4_windows(config, window, model));
     RETURN_IF_ERROR(set_attention(config, shape, model));
     set_norms_around(0, model);
     model->embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(model->hidden)));
     RETURN_IF_ERROR(set_activation(config, "hidden_activation", Activation::gelu_tanh, model));
     RETURN_IF_ERROR(set_gemma4_ropes(config, model));
     RETURN_IF_ERROR(share_keys_and_values(config, model));
-    RETURN_IF_ERROR(add_experts(config, model));
-    RETURN_IF_ERROR(set_layer_inputs(config, shape, model));
     for (size_t i = 0; i < model->layers.size(); ++i) {
         Tensor &scalar = model->layers[i].scalar;
         scalar.name = layer_prefix(i) + "layer_scalar";
         scalar.rows = scalar.columns = 1;
     }
     ASSIGN_OR_RETURN(model->logits_softcap, read_softcap(config, "final_logit_softcapping", 0));
-    return {};
+    return shape;
+}
+
+} // namespace
+
+Status describe_gemma4(const JsonValue &config, Model *model) {
+    ASSIGN_OR_RETURN(const DecoderShape shape, describe_plain_gemma4(config, 131072, 512, model));
+    RETURN_IF_ERROR(add_experts(config, model));
+    return set_layer_inputs(config, shape, model);
+}
+
+Status describe_gemma4_unified(const JsonValue &config, Model *model) {
+    return describe_plain_gemma4(config, 262144, 1024, model).status();
 }
 
 Status describe_gemma4_vision(const JsonValue &config, Model *model) {
@@ -284,6 +295,14 @@ Status describe_gemma4_vision(const JsonValue &config, Model *model) {
         pass_over(part, model);
     }
     return describe_text_part(config, describe_gemma4, true, model);
+}
+
+// What makes embeddings of pictures and sounds is no tower, but is passed over like one.
+Status describe_gemma4_unified_vision(const JsonValue &config, Model *model) {
+    for (const char *part : {"vision_embedder.", "embed_vision.", "embed_audio."}) {
+        pass_over(part, model);
+    }
+    return describe_text_part(config, describe_gemma4_unified, true, model);
 }
 
 } // namespace batchllm

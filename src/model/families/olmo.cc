@@ -1,4 +1,4 @@
-// OLMo 2: norms only after attention and feed-forward, plus one over all queries and one over all
+// OLMo: LayerNorms without a weight. OLMo 2: norms only after attention and feed-forward, plus one over all queries and one over all
 // keys. OLMo 3: the same with a window on three of four layers; only the other layers' rope is
 // scaled.
 #include "model/config.h"
@@ -24,6 +24,25 @@ Status describe_both(const JsonValue &config, Model *model) {
 }
 
 } // namespace
+
+Status describe_olmo(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 50304;
+    defaults.eos = {50279};
+    if (const auto clip = config.given("clip_qkv")) {
+        return clip->unsupported("clipped queries, keys and values are not supported");
+    }
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    Norm plain;
+    plain.kind = NormKind::layer;
+    plain.epsilon = 1e-5F; // has no key
+    model->final_norm = plain;
+    for (Layer &layer : model->layers) layer.before_attention = layer.before_feed_forward = plain;
+    RETURN_IF_ERROR(set_rope(config, {}, model));
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
+    return set_attention_biases(config, false, model);
+}
 
 Status describe_olmo2(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(describe_both(config, model));

@@ -1,5 +1,5 @@
 // Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts in most layers. Qwen2-MoE also has a shared
-// expert with its own gate.
+// expert with its own gate. Mellum 2: Qwen3-MoE with windows and a rope of their own on some layers.
 #include "model/families/qwen_moe.h"
 
 #include "model/families/families.h"
@@ -39,7 +39,10 @@ Status describe_both(const JsonValue &config, const QwenMoe &kind, Model *model)
 
 } // namespace
 
-Status set_sparse_layers(const JsonValue &config, const QwenExperts &defaults, Model *model) {
+namespace {
+
+Status set_experts_of(const std::vector<bool> &sparse, const JsonValue &config,
+                      const QwenExperts &defaults, Model *model) {
     ASSIGN_OR_RETURN(const ExpertCounts counts,
                      read_expert_counts(config, {"num_experts", "num_local_experts"}, defaults.all,
                                         defaults.chosen, *model));
@@ -50,13 +53,19 @@ Status set_sparse_layers(const JsonValue &config, const QwenExperts &defaults, M
     Router router;
     router.chosen = counts.chosen;
     ASSIGN_OR_RETURN(router.normalised, read_flag(config, "norm_topk_prob", defaults.normalised));
-    ASSIGN_OR_RETURN(const std::vector<bool> sparse,
-                     read_qwen_moe_layers(config, model->layers.size()));
     for (size_t i = 0; i < sparse.size(); ++i) {
         if (!sparse[i]) continue;
         set_experts(layer_prefix(i) + "mlp.", experts, router, model->hidden, &model->layers[i]);
     }
     return {};
+}
+
+} // namespace
+
+Status set_sparse_layers(const JsonValue &config, const QwenExperts &defaults, Model *model) {
+    ASSIGN_OR_RETURN(const std::vector<bool> sparse,
+                     read_qwen_moe_layers(config, model->layers.size()));
+    return set_experts_of(sparse, config, defaults, model);
 }
 
 Status set_shared_experts(const JsonValue &config, int32_t width, Model *model) {
@@ -110,6 +119,37 @@ Status describe_qwen3_moe(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const bool used, read_flag(config, "use_sliding_window", false));
     if (!used) return {};
     return set_window(config, 4096, model);
+}
+
+Status describe_mellum(const JsonValue &config, Model *model) {
+    ConfigDefaults defaults;
+    defaults.vocabulary = 98304;
+    defaults.hidden = 2304;
+    defaults.intermediate = 7168;
+    defaults.layers = 28;
+    defaults.kv_heads = 4;
+    defaults.head_dim = 128;
+    defaults.max_positions = 131072;
+    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
+    describe_decoder(shape, model);
+    set_head_norms(model);
+    RETURN_IF_ERROR(set_attention_biases(config, false, model));
+    std::vector<bool> sparse(model->layers.size(), true);
+    if (config.given("mlp_layer_types")) {
+        ASSIGN_OR_RETURN(sparse, read_layers_with_experts(config, sparse.size()));
+    }
+    RETURN_IF_ERROR(set_experts_of(sparse, config, {896, 64, 8, true}, model));
+    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
+    ASSIGN_OR_RETURN(const int32_t window, read_window(config, 1024));
+    RETURN_IF_ERROR(set_windows(
+        config, window, [](size_t) { return false; }, model));
+    RopeDefaults full, windowed;
+    full.theta = 500000;
+    full.partial = windowed.partial = true;
+    ASSIGN_OR_RETURN(LayerRopes ropes, read_layer_ropes(config, *model, full, windowed, nullptr));
+    set_layer_ropes(std::move(ropes), model);
+    pass_over("mtp.", model); // predict further tokens
+    return {};
 }
 
 } // namespace batchllm
