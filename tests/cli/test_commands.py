@@ -337,7 +337,7 @@ class Usage(ProgramTest):
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(name.encode() + b": " + part if part.startswith(b"is") else part, done.stderr)
             self.assertFalse(self.output.exists())
-            piped = self.run_program("run", *SIM, "-o", self.output, stdin=begin)
+            piped = self.run_program("run", *SIM, "-i", "-", "-o", self.output, stdin=begin)
             if not name.endswith(".csv"):  # which a name tells
                 self.assertEqual(piped.returncode, 1, piped.stderr)
                 self.assertIn(b"stdin: " + part if part.startswith(b"is") else part, piped.stderr)

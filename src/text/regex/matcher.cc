@@ -222,7 +222,7 @@ class RegexProgram {
 namespace {
 
 // Where a run or a choice can go on otherwise, or where the round of a loop began before the one that step enters.
-struct Frame {
+struct Alternative {
     int32_t step;
     int32_t count;     // of a lazy run: the characters that it has
     const char *at;    // where a run ends, or where a choice or a round was
@@ -238,7 +238,7 @@ struct Memory {
 
 // Kept by each thread, since searches are short and many.
 struct Scratch {
-    std::vector<Frame> frames;
+    std::vector<Alternative> frames;
     std::vector<const char *> rounds; // where each loop's round began
     std::vector<Memory> memories;     // by the depth of lookaheads and atomic groups
 };
@@ -369,10 +369,10 @@ class RegexSearch {
 
     // Returns to where something else can be tried; false: nowhere. outer: how many frames are not this run's.
     bool back(size_t depth, size_t outer, int32_t *at, const char **p) {
-        std::vector<Frame> &frames = scratch_.frames;
+        std::vector<Alternative> &frames = scratch_.frames;
         Memory &memory = scratch_.memories[depth];
         while (frames.size() > outer) {
-            Frame &last = frames.back();
+            Alternative &last = frames.back();
             const Step &step = matcher_.steps_[static_cast<size_t>(last.step)];
             if (step.kind == Step::Kind::enter) {
                 round(step) = last.at;
