@@ -42,9 +42,10 @@ PUBLISHED = [
 ]
 ATOMS = ["a", "b", "A", "s", "'", " ", "1", "\\.", "\u00e9", "\u4e2d", ".", r"\s", r"\S", r"\d", r"\D", r"\w", r"\W", r"\p{L}", r"\p{N}", r"\p{P}", r"\p{S}",
          r"\p{M}", r"\p{Lu}", r"\p{Ll}", r"\p{^L}", r"\P{N}", r"\p{Han}", r"\p{Hiragana}", r"\p{hangul}", r"\p{Latin}", r"\h", r"\n", r"\r", r"[\r\n]", "[a-c]", "[^a]",
-         r"[^\s\p{L}]", r"[\p{L}&&[^a-m]]", r"[a-z&&[^s]\d]", r"[[a-c]x]", "[-a]", "[a-]", r"[\w-]", r"[^\p{N}&&\S]", "x", "\\x41", "\\u00e9", "\\x{4e2d}", "\\t"]
+         r"[^\s\p{L}]", r"[\p{L}&&[^a-m]]", r"[a-z&&[^s]\d]", r"[[a-c]x]", "[-a]", "[a-]", r"[\w-]", r"[^\p{N}&&\S]", "x", "\\x41", "\\u00e9", "\\x{4e2d}", "\\t", "[a-&&b]", r"[.-&&\W]",
+         "[:;]", "[a&&A]", "[s]", r"\x73", "t", "f", "i", "(?#\\)a)"]
 EMPTY = ["^", "$", r"\b", r"\B", r"\A", r"\z", r"\Z", "(?=a)", r"(?!\S)", r"(?=\d{2})", "(?!ab|b)", r"(?=\p{L}+\s)", ""]
-COUNTS = ["", "", "", "", "?", "*", "+", "??", "*?", "+?", "?+", "*+", "++", "{2}", "{1,3}", "{2,}", "{,2}", "{1,3}?", "{2}+", "{1,2}+", "{2}?"]
+COUNTS = ["", "", "", "", "?", "*", "+", "??", "*?", "+?", "?+", "*+", "++", "{2}", "{1,3}", "{2,}", "{,2}", "{1,3}?", "{2}+", "{1,2}+", "{2}?", "{2,2}?", "{1,1}?", "??+", "+?+", "+{2}", "{1}"]
 
 
 def expression(generator, depth=0):
@@ -71,7 +72,9 @@ def text(generator):
     """A random one of what the atoms tell apart."""
     if generator.random() < 0.2:
         return sample_text.hostile(generator, ["<s>"]) or "a"
-    alphabet = generator.choice(["ab", "abc 1", "a1.\n", "sStTkK\u017f\u212a' ", "a\u00e9\u4e2d\u3042\uac00 1x", "aA1 \n\r\t'.,\u0301\u00b2\u2167\u3000\u00a0_-", "123456789 a"])
+    if generator.random() < 0.02:
+        return "".join(generator.choice("ab") for _ in range(400))
+    alphabet = generator.choice(["ab", "sStf\u00df\ufb01\ufb06 i", "j\u030c\u01f0\u2167\u2177\u0345a", "abc 1", "a1.\n", "sStTkK\u017f\u212a' ", "a\u00e9\u4e2d\u3042\uac00 1x", "aA1 \n\r\t'.,\u0301\u00b2\u2167\u3000\u00a0_-", "123456789 a"])
     return "".join(generator.choice(alphabet) for _ in range(generator.randint(1, 24)))
 
 

@@ -52,6 +52,12 @@ void counts_take_as_much_or_as_little_as_they_can(void **) {
     check("(?:ab){2}", "ababab", "[abab]ab");
     check("a{2}+", "aaaaa", "[aaaa]a"); // a count of a count
     check("a{2}?b", "aab b", "[aab] [b]");
+    check("a{2,2}?b", "aab b", "[aab] b");
+    check("a?"
+          "?+b",
+          "ab", "[ab]"); // lazy ones, repeated
+    check("a+?+b", "aab", "[aab]");
+    check("b(?#\\)(a)", "ba", "[b]a");
     check("(?:a|b)*c", "abac", "[abac]");
     check("(?:a?"
           "?)*b",
@@ -75,11 +81,15 @@ void what_is_beside_is_seen_and_not_taken(void **) {
 
 void places_are_lines_words_and_ends(void **) {
     check("^.", "ab\ncd\n", "[a]b\n[c]d\n");
+    check("^", "a\nb\n", "a\n[]b\n");
     check(".$", "ab\ncd", "a[b]\nc[d]");
     check("\\A.|.\\z", "ab\ncd", "[a]b\nc[d]");
     check(".\\Z", "ab\n", "a[b]\n");
+    check(".\\Z", "a\nb\n", "a\n[b]\n");
     check("\\b\\w", "ab cd", "[a]b [c]d");
     check("\\B.", "ab\u00b2 c", "a[b][\u00b2] c");
+    check("\\w+", "a\u00b2\u200cb", "[a\u00b2]\u200c[b]");
+    check("[\\w]+", "a\u00b2\u200cb", "[a]\u00b2\u200c[b]");
     check("(?m:a.)b", "a\nb", "[a\nb]");
     check("a.b", "a\nb", "a\nb");
 }
@@ -96,6 +106,10 @@ void classes_are_those_of_unicode_and_of_other_classes(void **) {
     check("\\x41\\u0042\\x{4e2d}", "AB\u4e2d", "[AB\u4e2d]");
     check("(?i:'s)", "'s'S'\u017f", "['s]['S]['\u017f]");
     check("(?i)k", "kK\u212a", "[k][K][\u212a]");
+    check("(?i:[a&&A])", "aA", "aA");
+    check("(?i:\\p{Lu})", "aA", "a[A]"); // alone it is as it is
+    check("[a-&&\\W]", "a-", "a[-]");
+    check("[:;]", "a:;", "a[:][;]");
 }
 
 void an_empty_match_where_the_last_one_ended_is_none(void **) {
@@ -123,7 +137,12 @@ void what_would_match_something_else_is_refused(void **) {
         {"\\p{punct}", "the property"},
         {"(?i:stra\u00dfe)", "(?i)"},
         {"(?i:first)", "(?i) of letters that one character stands for"},
-        {"(?i)\\p{Lu}", "(?i) of other characters than ASCII's"},
+        {"(?i:s(?:s))", "(?i) of letters that one character stands for"},
+        {"(?i:\\x73s)", "(?i) of letters that one character stands for"},
+        {"(?i:(?:f){1}(?#c)i)", "(?i) of letters that one character stands for"},
+        {"(?i:\u2167)", "(?i) of other characters than ASCII's"},
+        {"(?i:[^[^a]b])", "(?i) of other characters than ASCII's"},
+        {"a{1}{1}{1}{1}{1}{1}{1}{1}{1}{1}{1}{1}{1}{1}{1}{1}{1}", "more than 16 counts in a row"},
         {"(?i:[\\w-])", "(?i) of other characters than ASCII's"},
         {"(?i:i\u0307)", "(?i) of other characters than ASCII's"},
         {"\\R", "\\R is not supported"},
@@ -150,7 +169,14 @@ void an_expression_that_tries_again_and_again_ends_soon(void **) {
     }
 }
 
+void what_was_part_of_a_match_is_not_remembered_as_failed(void **) {
+    const std::string text(300, 'a');
+    check("(?:(?=(?:q|r|a)+b)a)+b", text + "b", "[" + text + "b]");
+}
+
 void long_texts_take_linear_time(void **) {
+    const RegexMatcher starts = must_make("(?:a|aa)+b");
+    const RegexMatcher atomic = must_make("(?:(?>(?:q|r|s|t|u|v|w|x|a)))*Q");
     const RegexMatcher words = must_make(
         "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+|.");
     const RegexMatcher ends = must_make("\\s+$");
@@ -164,6 +190,10 @@ void long_texts_take_linear_time(void **) {
         2000, [&](int size) { all(words, std::string(static_cast<size_t>(size), ' ') + "a"); }));
     assert_true(takes_linear_time(
         2000, [&](int size) { all(ends, std::string(static_cast<size_t>(size), ' ') + "a"); }));
+    for (const RegexMatcher *again : {&starts, &atomic}) {
+        assert_true(takes_linear_time(
+            2000, [&](int size) { all(*again, std::string(static_cast<size_t>(size), 'a')); }));
+    }
 }
 
 } // namespace
@@ -179,6 +209,7 @@ int main() {
         cmocka_unit_test(an_empty_match_where_the_last_one_ended_is_none),
         cmocka_unit_test(what_would_match_something_else_is_refused),
         cmocka_unit_test(an_expression_that_tries_again_and_again_ends_soon),
+        cmocka_unit_test(what_was_part_of_a_match_is_not_remembered_as_failed),
         cmocka_unit_test(long_texts_take_linear_time),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

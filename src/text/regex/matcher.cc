@@ -243,6 +243,22 @@ struct Scratch {
     std::vector<Memory> memories;     // by the depth of lookaheads and atomic groups
 };
 
+// What a long search has taken.
+class GivenBack {
+  public:
+    explicit GivenBack(Scratch *scratch) : scratch_(scratch) {}
+    ~GivenBack() {
+        constexpr size_t kept_frames = size_t{1} << 16, kept_words = size_t{1} << 16;
+        bool large = scratch_->frames.capacity() > kept_frames;
+        for (const Memory &memory : scratch_->memories)
+            large |= memory.seen.capacity() > kept_words;
+        if (large) *scratch_ = Scratch();
+    }
+
+  private:
+    Scratch *scratch_;
+};
+
 } // namespace
 
 // A search from a place on: attempts to match at one place after another.
@@ -266,12 +282,14 @@ class RegexSearch {
     const char *run(int32_t at, const char *p) {
         if (scratch_.memories.size() == depth_) scratch_.memories.emplace_back();
         const size_t depth = depth_++, frames = scratch_.frames.size();
+        const size_t first = first_word(p);
         bool goes = true;
         while (goes && at != 0) {
             if (!go(depth, &at, &p)) goes = back(depth, frames, &at, &p);
         }
         scratch_.frames.resize(frames);
-        if (goes) scratch_.memories[depth].seen.clear(); // not all of it has failed
+        std::vector<uint64_t> &seen = scratch_.memories[depth].seen;
+        if (goes && first < seen.size()) seen.resize(first); // not all from here on has failed
         depth_ = depth;
         return goes ? p : nullptr;
     }
@@ -293,10 +311,14 @@ class RegexSearch {
 
     bool in(uint8_t set, const char *p) const { return take(set, &p); }
 
+    size_t words_of_a_place() const { return (static_cast<size_t>(matcher_.marks_) + 63) / 64; }
+    size_t first_word(const char *p) const {
+        return static_cast<size_t>(p - from_) * words_of_a_place();
+    }
+
     // False if the step has been tried at this place before, and so has failed, whatever led to it.
     bool first_visit(std::vector<uint64_t> *seen, int32_t mark, const char *p) const {
-        const size_t words = (static_cast<size_t>(matcher_.marks_) + 63) / 64;
-        const size_t first = static_cast<size_t>(p - from_) * words;
+        const size_t words = words_of_a_place(), first = first_word(p);
         if (first + words > seen->size()) seen->resize(first + words, 0);
         uint64_t &word = (*seen)[first + static_cast<size_t>(mark) / 64];
         const uint64_t bit = uint64_t{1} << (mark % 64);
@@ -464,6 +486,7 @@ Result<RegexMatcher> RegexMatcher::make(std::string_view expression) {
 
 std::optional<RegexMatcher::Match> RegexMatcher::find(std::string_view text, size_t from) const {
     static thread_local Scratch scratch;
+    const GivenBack given_back(&scratch);
     RegexSearch search(*this, text, from, &scratch);
     const char *const begin = text.data(), *const end = begin + text.size();
     const Step &start = steps_[static_cast<size_t>(start_)];

@@ -2,8 +2,9 @@
 // in Oniguruma, whose dialect it reads.
 //
 // Time: a search that turns back again and again remembers what has failed, so that without lookaheads it takes at most
-// about the product of the expression's and the text's length, and memory of an eighth of a byte for each pair of a step
-// and a byte. A matcher never changes; any number of threads may use it.
+// about the product of the expression's and the text's length, and then memory of an eighth of a byte for each pair of a
+// step and a byte. What it may turn back to takes 24 bytes for each round of a loop that is not of single characters.
+// A matcher never changes; any number of threads may use it.
 #pragma once
 
 #include <array>

@@ -13,6 +13,13 @@ namespace {
 
 constexpr int32_t kDeepestGroups = 200;
 constexpr size_t kLongestExpression = size_t{64} << 10;
+constexpr int32_t most_counts = 16; // one after another
+
+// Whether an odd number of \ stands before this place.
+bool is_escaped(std::string_view text, size_t place) {
+    const size_t before = text.find_last_not_of('\\', place - 1);
+    return (place - 1 - before) % 2 == 1; // npos + 1 is 0
+}
 
 class RegexParser {
   public:
@@ -62,36 +69,48 @@ class RegexParser {
 
     Result<int32_t> character(uint32_t point, const RegexReader &start) {
         CodePointSet set{{point, point}};
-        if (flags_.ignore_case) RETURN_IF_ERROR(fold(&set, false, start));
+        if (flags_.ignore_case) RETURN_IF_ERROR(fold(&set, start));
         return characters(std::move(set));
     }
 
-    // Adds the other cases of each character. property: the set is \p{..} or the like, which has all letters that have
-    // cases or none; of others, Oniguruma also takes several characters that one folds to. start: where it is, for errors.
-    Status fold(CodePointSet *set, bool property, const RegexReader &start) {
+    // Adds the other cases of each character. start: where the set is, for errors.
+    Status fold(CodePointSet *set, const RegexReader &start) {
         set->normalize();
         if (oniguruma()) {
-            const CodePointSet beyond_ascii{{0x80, 0x10FFFF}};
-            const CodePointSet cased = unicode_property("LC")->intersection(beyond_ascii);
-            const CodePointSet touched = set->intersection(property ? cased : beyond_ascii);
-            if (!touched.ranges().empty() && !(property && touched == cased))
-                return start.unsupported("(?i) of other characters than ASCII's");
-            const auto has = [set](uint32_t point) {
-                return !set->intersection(CodePointSet{{point, point}}).ranges().empty();
+            const auto has = [set](uint32_t first, uint32_t last) {
+                return !set->intersection(CodePointSet{{first, last}}).ranges().empty();
             };
-            if (has('s') || has('S')) set->add(0x17F, 0x17F);   // the long s
-            if (has('k') || has('K')) set->add(0x212A, 0x212A); // the sign of kelvins
+            // Of a class that has them, it also takes several characters that one folds to.
+            if (has(0x80, 0x10FFFF))
+                return start.unsupported("(?i) of other characters than ASCII's");
+            if (has('s', 's') || has('S', 'S')) set->add(0x17F, 0x17F);   // the long s
+            if (has('k', 'k') || has('K', 'K')) set->add(0x212A, 0x212A); // the sign of kelvins
         }
         set->fold_ascii();
         return {};
     }
 
-    // Two letters that one character folds to, such as that of a ligature.
-    static bool fold_together(char first, char second) {
-        constexpr std::string_view pairs[] = {"ss", "st", "ff", "fi", "fl"};
-        const char both[] = {static_cast<char>(first | 0x20), static_cast<char>(second | 0x20)};
+    // Whether one character, such as a ligature, folds to what both parts end and begin with.
+    bool fold_together(int32_t part, int32_t next) const {
+        constexpr std::string_view pairs[] = {"SS", "ST", "FF", "FI", "FL"};
+        const char both[] = {letter_at(true, part), letter_at(false, next)};
         return std::find(std::begin(pairs), std::end(pairs), std::string_view(both, 2)) !=
                std::end(pairs);
+    }
+
+    // The letter that a part begins or ends with, in either case, as a capital. 0: none.
+    char letter_at(bool end, int32_t part) const {
+        const RegexNode &node = tree_.nodes[static_cast<size_t>(part)];
+        const bool once = node.kind == Kind::repeat && node.least == 1 && node.greatest == 1;
+        if (once || (node.kind == Kind::concat && !node.children.empty()))
+            return letter_at(end, end ? node.children.back() : node.children[0]);
+        if (node.kind != Kind::characters) return 0;
+        const auto &ranges = tree_.sets[static_cast<size_t>(node.set)].ranges();
+        if (ranges.size() < 2 || ranges[0].first < 'A' || ranges[0].first > 'Z') return 0;
+        const uint32_t capital = ranges[0].first, small = capital | 0x20;
+        const bool alone =
+            ranges[0].second == capital && ranges[1] == CodePointSet::Range(small, small);
+        return alone ? static_cast<char>(capital) : '\0';
     }
 
     int32_t assertion(RegexNode::Assertion what) {
@@ -158,13 +177,11 @@ class RegexParser {
         std::vector<int32_t> parts;
         while (!reader_.at_end() && reader_.peek() != '|' && reader_.peek() != ')') {
             const RegexReader start = reader_; // line and column are only counted for an error
-            const std::string_view rest = reader_.rest();
-            if (oniguruma() && flags_.ignore_case && rest.size() > 1 &&
-                fold_together(rest[0], rest[1]))
-                return start.unsupported("(?i) of letters that one character stands for");
             ASSIGN_OR_RETURN(int32_t part, item(depth));
             if (part < 0) continue; // a comment
             ASSIGN_OR_RETURN(part, repeated(part, start));
+            if (oniguruma() && !parts.empty() && fold_together(parts.back(), part))
+                return start.unsupported("(?i) of letters that one character stands for");
             parts.push_back(part);
         }
         if (parts.size() == 1) return parts[0];
@@ -198,23 +215,24 @@ class RegexParser {
         return repeat;
     }
 
-    // Counts may follow counts. Of those in braces a + repeats the whole, and so does a ? if they give one number.
+    // Counts may follow counts. A + after one in braces or a lazy one repeats the whole, and so does a ? after {n}.
     Result<int32_t> repeated_in_ruby(int32_t part) {
-        for (;;) {
+        for (int32_t counts = 0;; ++counts) {
             const bool braces = reader_.peek() == '{';
             RegexReader::Count count;
             ASSIGN_OR_RETURN(const bool found, reader_.count(true, &count));
             if (!found) return part;
+            if (counts == most_counts) return reader_.unsupported("more than 16 counts in a row");
             if (tree_.nodes[static_cast<size_t>(part)].kind == Kind::assertion)
                 return reader_.unsupported("a count of an assertion");
-            const bool lazy = reader_.peek() == '?' && !(braces && count.least == count.greatest);
+            const bool lazy = reader_.peek() == '?' && !count.single;
             part = add({.kind = Kind::repeat,
                         .children = {part},
                         .least = count.least,
                         .greatest = count.greatest,
                         .lazy = lazy});
             if (lazy) reader_.skip(1);
-            if (!braces && reader_.peek() == '+') {
+            if (!braces && !lazy && reader_.peek() == '+') {
                 part = add({.kind = Kind::atomic, .children = {part}});
                 reader_.skip(1);
             }
@@ -290,7 +308,10 @@ class RegexParser {
             } else if (starts("P=")) {
                 return opening.unsupported("a back-reference");
             } else if (starts("#") && dialect_ != RegexDialect::ecma) {
-                const size_t end = rest.find(')');
+                size_t end = rest.find(')');
+                // In Ruby's syntax \) does not end it.
+                while (oniguruma() && end != std::string_view::npos && is_escaped(rest, end))
+                    end = rest.find(')', end + 1);
                 if (end == std::string_view::npos)
                     return opening.invalid("a comment without its )");
                 reader_.skip(end + 1);
@@ -375,7 +396,7 @@ class RegexParser {
         RegexReader::Escape found;
         RETURN_IF_ERROR(reader_.escape(dialect_, false, &found));
         if (!found.is_set) return character(found.point, start);
-        if (flags_.ignore_case && found.fold) RETURN_IF_ERROR(fold(&found.set, true, start));
+        if (flags_.ignore_case && found.fold) RETURN_IF_ERROR(fold(&found.set, start));
         return characters(std::move(found.set));
     }
 
@@ -429,7 +450,8 @@ class RegexParser {
     Result<CodePointSet> class_in_ruby(int32_t depth) {
         const RegexReader start = reader_;
         if (depth > kDeepestGroups) return start.unsupported("classes more than 200 deep");
-        if (reader_.rest().starts_with("[:")) return start.unsupported("a POSIX bracket");
+        if (depth > 0 && reader_.rest().starts_with("[:"))
+            return start.unsupported("a POSIX bracket");
         reader_.skip(1);
         const bool negative = reader_.peek() == '^';
         if (negative) reader_.skip(1);
@@ -440,10 +462,10 @@ class RegexParser {
             const bool ends = reader_.peek() == ']';
             if (ends || reader_.rest().starts_with("&&")) {
                 if (!any) return reader_.unsupported("an empty class");
-                if (flags_.ignore_case) RETURN_IF_ERROR(fold(&set, false, start));
                 set.normalize();
                 common = common.intersection(set);
                 reader_.skip(ends ? 1 : 2);
+                if (ends && depth == 0 && flags_.ignore_case) RETURN_IF_ERROR(fold(&common, start));
                 if (ends) return negative ? common.inverse() : std::move(common);
                 set = {};
                 if (reader_.peek() == ']' || reader_.rest().starts_with("&&"))
@@ -481,7 +503,9 @@ class RegexParser {
     }
 
     bool range_follows() const {
-        return reader_.rest().size() > 1 && reader_.peek() == '-' && reader_.rest()[1] != ']';
+        const std::string_view rest = reader_.rest();
+        return rest.size() > 1 && rest[0] == '-' && rest[1] != ']' &&
+               !(oniguruma() && rest.substr(1).starts_with("&&"));
     }
 
     Result<RegexReader::Escape> class_item() {

@@ -26,20 +26,22 @@ CodePointSet with_bits(uint16_t bits) {
 }
 
 // \w of Oniguruma, which outside brackets has six numbers more.
-CodePointSet ruby_word(bool in_class) {
-    CodePointSet set = with_bits(kWord).intersection(CodePointSet{{0x200C, 0x200D}}.inverse());
-    if (!in_class) {
+const CodePointSet &ruby_word(bool in_class) {
+    static const CodePointSet inside =
+        with_bits(kWord).intersection(CodePointSet{{0x200C, 0x200D}}.inverse());
+    static const CodePointSet outside = [] {
+        CodePointSet set = inside;
         set.add({{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}});
         set.normalize();
-    }
-    return set;
+        return set;
+    }();
+    return in_class ? inside : outside;
 }
 
 CodePointSet class_of(char name, RegexDialect dialect, bool in_class) {
     if (dialect == RegexDialect::oniguruma) {
-        return name == 'd'   ? *unicode_property("Nd")
-               : name == 'w' ? ruby_word(in_class)
-                             : with_bits(kSpace);
+        static const CodePointSet digits = *unicode_property("Nd"), spaces = with_bits(kSpace);
+        return name == 'd' ? digits : name == 'w' ? ruby_word(in_class) : spaces;
     }
     switch (name) {
     case 'd':
@@ -107,6 +109,7 @@ Result<bool> RegexReader::count(bool from_none, Count *count) {
             return false;
         }
         skip(1);
+        count->single = !comma;
         if (!comma) count->greatest = count->least;
         if (comma && !has_greatest) count->greatest = RegexNode::unbounded;
         if (count->greatest != RegexNode::unbounded && count->greatest < count->least)
@@ -185,7 +188,7 @@ Status RegexReader::property(RegexDialect dialect, bool negative, Escape *found)
         return start.unsupported("the property " + in_quotes(name));
     }
     found->is_set = true;
-    found->fold = true;
+    found->fold = !oniguruma; // which folds properties only in brackets
     found->set = negative ? set->inverse() : *set;
     return {};
 }

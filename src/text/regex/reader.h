@@ -25,6 +25,7 @@ class RegexReader {
     struct Count {
         int64_t least = 0;
         int64_t greatest = 0;
+        bool single = false; // {n}
     };
 
     RegexReader() = default;

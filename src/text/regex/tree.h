@@ -5,7 +5,7 @@
 //
 //   (?> ) and the possessive ?+ *+ ++, counts after counts, {,n}, (?# ), (?m) and (?m: ): . matches a newline too,
 //   \a \e \h \H \A \z \Z \x{H..}, octal, classes in classes and their intersection [..&&..].
-//   \d \w \s and \b are Unicode's, ^ and $ match at lines, lookaheads may be repeated. \p{..}: general categories, Any,
+//   \d \w \s and \b are Unicode's, ^ and $ match at lines, lookaheads may be in what is repeated. \p{..}: general categories, Any,
 //   ASCII, Assigned and the scripts of text/unicode.h, in any case, also \p{^..}.
 //   (?i) folds ASCII letters and what folds to one of them; it is refused where folding would do more.
 //
