@@ -5,8 +5,8 @@
     ninja -C build bench/tokenize
     bench/tokenize.py --build build [--megabytes 4]
 
-Text is generated English; tokenizers of 32,000 tokens are trained on it, one byte-level with the Llama 3 pattern and
-one in SentencePiece's form. Each side gets one line at a time, and the best of several rounds counts.
+Text is generated English; tokenizers of 32,000 tokens are trained on it, byte-level with the Llama 3
+pattern, with DeepSeek V3's expressions, and in SentencePiece's form. Each side gets one line at a time, and the best of several rounds counts.
 """
 import argparse
 import json
@@ -28,8 +28,16 @@ import sample_text  # noqa: E402
 
 
 def byte_level(text):
+    return trained(text, [make_golden.LLAMA3])
+
+
+def expressions(text):
+    return trained(text, make_golden.DEEPSEEK)
+
+
+def trained(text, regexes):
     tokenizer = Tokenizer(models.BPE(ignore_merges=True))
-    tokenizer.pre_tokenizer = make_golden.byte_level_split(make_golden.LLAMA3)
+    tokenizer.pre_tokenizer = make_golden.byte_level_splits(regexes)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator([text], trainers.BpeTrainer(
         vocab_size=32000, show_progress=False,
@@ -77,7 +85,7 @@ def main():
         text_path = os.path.join(folder, "text")
         with open(text_path, "w", encoding="utf-8") as file:
             file.write(text)
-        for make in (byte_level, sentencepiece):
+        for make in (byte_level, expressions, sentencepiece):
             path = os.path.join(folder, "tokenizer.json")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(make(text))

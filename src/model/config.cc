@@ -120,6 +120,16 @@ Result<bool> read_flag(const JsonValue &config, std::string_view key, bool other
     return config.boolean_or(key, otherwise);
 }
 
+Status refuse_flag(const JsonValue &config, const char *key, const char *why) {
+    ASSIGN_OR_RETURN(const bool on, read_flag(config, key, false));
+    return on ? config.at(key)->unsupported(why) : Status();
+}
+
+Status refuse_key(const JsonValue &config, const char *key, const char *why) {
+    const auto given = config.given(key);
+    return given ? given->unsupported(why) : Status();
+}
+
 Result<double> read_number(const JsonValue &config, std::string_view key, double otherwise,
                            double least, double most) {
     const auto value = config.given(key);

@@ -56,7 +56,15 @@ Result<int32_t> read_convolution_width(const JsonValue &config, std::string_view
 // The entries of "layer_types", or of the list with another name: one per layer.
 Result<std::vector<JsonValue>> read_layer_types(const JsonValue &types, size_t layers,
                                                 const char *key = "layer_types");
+// Of a key that has two names, as published and as other files have it: the first if it is given.
+inline const char *known_key(const JsonValue &config, const char *name, const char *other) {
+    return config.given(name) ? name : other;
+}
 Result<bool> read_flag(const JsonValue &config, std::string_view key, bool otherwise);
+// UNSUPPORTED for this reason if the flag is given and on.
+Status refuse_flag(const JsonValue &config, const char *key, const char *why);
+// The same if the key is given and not null.
+Status refuse_key(const JsonValue &config, const char *key, const char *why);
 Result<double> read_number(const JsonValue &config, std::string_view key, double otherwise,
                            double least, double most);
 // "silu", "gelu_pytorch_tanh" and the like.
@@ -251,6 +259,8 @@ void fuse_gate_up(Model *model);
 // Norms after attention and feed-forward instead of before: "post_attention_layernorm" and
 // "post_feedforward_layernorm".
 void set_norms_after(Model *model);
+// Queries, keys and values of a layer as rows, one after another, of the tensor `prefix`.weight.
+void fuse_qkv(const std::string &prefix, int64_t hidden, Attention *attention);
 // Attention and feed-forward side by side, after the norm that was before attention.
 void set_parallel(Model *model);
 // LayerNorms with biases, `prefix`.bias, before attention and feed-forward and at the end.

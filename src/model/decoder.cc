@@ -174,6 +174,16 @@ Status set_feed_forward_biases(const JsonValue &config, Model *model) {
     return {};
 }
 
+void fuse_qkv(const std::string &prefix, int64_t hidden, Attention *attention) {
+    const int64_t stored = attention->q_size() + 2 * attention->kv_size();
+    int64_t first = 0;
+    for (Weight *weight : {&attention->q, &attention->k, &attention->v}) {
+        const int64_t rows = weight->rows();
+        *weight = fused_weight(prefix, stored, first, rows, hidden);
+        first += rows;
+    }
+}
+
 void set_parallel(Model *model) {
     for (Layer &layer : model->layers) {
         layer.before_feed_forward = {};

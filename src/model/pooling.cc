@@ -16,6 +16,15 @@ bool contains(std::span<const std::string_view> names, std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+// A file with an object; none: there is no file.
+Result<std::optional<JsonDocument>> load_object(const std::string &path) {
+    ASSIGN_OR_RETURN(const bool there, file_exists(path));
+    if (!there) return std::optional<JsonDocument>();
+    ASSIGN_OR_RETURN(JsonDocument document, JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
+    if (!document.root().is_object()) return document.root().fail("must be an object");
+    return std::optional(std::move(document));
+}
+
 // "Pooling" for "sentence_transformers.models.Pooling", whatever module the class is in.
 std::string class_of(const std::string &type) {
     const size_t dot = type.rfind('.');
@@ -115,12 +124,9 @@ Status check_passed_on(const JsonValue &config, const char *key) {
 
 // Rejects what the module Transformer would do that is not done here. Adds to *note what is left to the caller.
 Status check_transformer(const std::string &path, std::string *note) {
-    ASSIGN_OR_RETURN(const bool there, file_exists(path));
-    if (!there) return {};
-    ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
-    const JsonValue config = document.root();
-    if (!config.is_object()) return config.fail("must be an object");
+    ASSIGN_OR_RETURN(const auto document, load_object(path));
+    if (!document) return {};
+    const JsonValue config = document->root();
     RETURN_IF_ERROR(config.only_keys({"max_seq_length", "do_lower_case", "transformer_task",
                                       "modality_config", "module_output_name", "unpad_inputs",
                                       "model_args", "model_kwargs", "config_args", "config_kwargs",
@@ -145,12 +151,9 @@ Status check_transformer(const std::string &path, std::string *note) {
 
 // What applies to all vectors.
 Status check_defaults(const std::string &path, std::string *note) {
-    ASSIGN_OR_RETURN(const bool there, file_exists(path));
-    if (!there) return {};
-    ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
-    const JsonValue config = document.root();
-    if (!config.is_object()) return config.fail("must be an object");
+    ASSIGN_OR_RETURN(const auto document, load_object(path));
+    if (!document) return {};
+    const JsonValue config = document->root();
     if (const auto dimensions = config.given("truncate_dim"))
         return dimensions->unsupported("vectors are cut by \"dimensions\" of a row");
     if (config.given("default_prompt_name")) {
@@ -162,11 +165,9 @@ Status check_defaults(const std::string &path, std::string *note) {
 
 // Code in the model's directory, as embedding models have it whose attention looks ahead.
 Status check_code(const std::string &path) {
-    ASSIGN_OR_RETURN(const bool there, file_exists(path));
-    if (!there) return {};
-    ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
-    const auto map = document.root().given("auto_map");
+    ASSIGN_OR_RETURN(const auto document, load_object(path));
+    if (!document) return {};
+    const auto map = document->root().given("auto_map");
     const auto own = map ? map->given("AutoModel") : std::nullopt;
     if (!own) return {};
     return own->unsupported(
@@ -185,12 +186,9 @@ Result<std::string> read_folder(const JsonValue &module) {
 }
 
 Status check_normalize(const std::string &path) {
-    ASSIGN_OR_RETURN(const bool there, file_exists(path));
-    if (!there) return {};
-    ASSIGN_OR_RETURN(const JsonDocument document,
-                     JsonDocument::load(path, BATCHLLM_ERROR_MODEL_FORMAT));
-    const JsonValue config = document.root();
-    if (!config.is_object()) return config.fail("must be an object");
+    ASSIGN_OR_RETURN(const auto document, load_object(path));
+    if (!document) return {};
+    const JsonValue config = document->root();
     RETURN_IF_ERROR(config.only_keys({"module_input_name", "module_output_name"}));
     RETURN_IF_ERROR(need(config, "module_input_name", "sentence_embedding"));
     return need(config, "module_output_name", "sentence_embedding");

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <vector>
 
 #include "text/unicode_tables.h"
@@ -97,13 +96,7 @@ UnicodeClasses::UnicodeClasses() {
     classes['\n'] |= kNewline;
     mark_nfc_maybe(&classes);
     std::copy_n(classes.begin(), ascii_.size(), ascii_.begin());
-    std::map<std::vector<uint16_t>, uint16_t> seen;
-    for (uint32_t first = 0; first < kCodePoints; first += 128) {
-        const std::vector<uint16_t> block(classes.begin() + first, classes.begin() + first + 128);
-        const auto [place, is_new] = seen.emplace(block, static_cast<uint16_t>(seen.size()));
-        if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
-        index_.push_back(place->second);
-    }
+    table_ = CodePointTable(classes);
 }
 
 const UnicodeClasses &unicode_classes() {

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string_view>
-#include <vector>
+
+#include "text/code_point_table.h"
 
 namespace batchllm {
 
@@ -38,14 +38,11 @@ class UnicodeClasses {
     UnicodeClasses();
 
     uint16_t ascii(char byte) const { return ascii_[static_cast<unsigned char>(byte)]; }
-    uint16_t of(uint32_t point) const {
-        return blocks_[size_t{index_[point >> 7]} * 128 + (point & 127)];
-    }
+    uint16_t of(uint32_t point) const { return table_.of(point); }
 
   private:
     std::array<uint16_t, 128> ascii_;
-    std::vector<uint16_t> index_;  // [0x110000 / 128] which block holds these 128 code points
-    std::vector<uint16_t> blocks_; // equal blocks are stored once
+    CodePointTable<uint16_t> table_;
 };
 
 // Built on first use, then shared and never changed.

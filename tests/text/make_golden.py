@@ -67,9 +67,12 @@ def train_bytes(tokenizer, size, specials):
 
 
 def byte_level_split(regex, behavior="isolated", invert=False):
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(regex), behavior, invert),
-                                    pre_tokenizers.ByteLevel(add_prefix_space=False,
-                                                             use_regex=False)])
+    return byte_level_splits([regex], behavior, invert)
+
+
+def byte_level_splits(regexes, behavior="isolated", invert=False):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(regex), behavior, invert) for regex in regexes] +
+                                   [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 def llama3():
@@ -258,9 +261,7 @@ def seed():
 def deepseek():
     """Several steps, two of which leave text between their matches."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(regex), "isolated") for regex in DEEPSEEK] +
-        [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.pre_tokenizer = byte_level_splits(DEEPSEEK)
     tokenizer.decoder = decoders.ByteLevel()
     train_bytes(tokenizer, 600, ["<|begin|>", "<|end|>"])
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -46,7 +46,7 @@ Result<std::vector<bool>> read_ernie_layers(const JsonValue &config, size_t laye
 Status set_ernie_experts(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const ExpertCounts counts,
                      read_expert_counts(config, {"moe_num_experts", "num_experts"}, 64, 6, *model,
-                                        config.given("moe_k") ? "moe_k" : "num_experts_per_tok"));
+                                        known_key(config, "moe_k", "num_experts_per_tok")));
     ExpertsShape experts;
     experts.count = counts.all;
     ASSIGN_OR_RETURN(experts.width, read_count(config, "moe_intermediate_size", 1536, 1 << 20));
@@ -107,9 +107,7 @@ Status describe_ernie4_5_moe(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_ernie_experts(config, model));
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     pass_over("mtp_", model); // predict further tokens
-    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "use_bias", false));
-    if (!biases) return {};
-    return config.at("use_bias")->unsupported("experts with biases are not supported");
+    return refuse_flag(config, "use_bias", "experts with biases are not supported");
 }
 
 } // namespace batchllm

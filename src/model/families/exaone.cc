@@ -98,8 +98,8 @@ Status describe_exaone(const JsonValue &config, Model *model) {
         config, 0, [](size_t) { return false; }, model));
     RETURN_IF_ERROR(set_attention_biases(config, false, model));
     RETURN_IF_ERROR(set_feed_forward_biases(config, model));
-    const char *key = config.given("activation_function") ? "activation_function" : "hidden_act";
-    return set_activation(config, key, Activation::silu, model);
+    return set_activation(config, known_key(config, "activation_function", "hidden_act"),
+                          Activation::silu, model);
 }
 
 Status describe_exaone4(const JsonValue &config, Model *model) {

@@ -38,11 +38,7 @@ void name_falcon_tensors(const DecoderShape &shape, Model *model) {
         layer.before_attention =
             named_norm(NormKind::rms, prefix + "input_layernorm", hidden, shape.epsilon);
         Attention &a = *layer.attention();
-        const std::string qkv = prefix + "self_attention.query_key_value";
-        const int64_t stored = a.q_size() + 2 * a.kv_size();
-        a.q = fused_weight(qkv, stored, 0, a.q_size(), hidden);
-        a.k = fused_weight(qkv, stored, a.q_size(), a.kv_size(), hidden);
-        a.v = fused_weight(qkv, stored, a.q_size() + a.kv_size(), a.kv_size(), hidden);
+        fuse_qkv(prefix + "self_attention.query_key_value", hidden, &a);
         a.o = named_weight(prefix + "self_attention.dense", hidden, a.q_size());
         FeedForward &f = *layer.feed_forward();
         f.gate = {};

@@ -51,10 +51,7 @@ Status describe_hy_v3(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_rope(config, rope, model));
     set_head_norms(model);
     RETURN_IF_ERROR(set_attention_biases(config, false, model));
-    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "mlp_bias", false));
-    if (biases) {
-        return config.at("mlp_bias")->unsupported("experts with biases are not supported");
-    }
+    RETURN_IF_ERROR(refuse_flag(config, "mlp_bias", "experts with biases are not supported"));
     RETURN_IF_ERROR(set_hy3_experts(config, model));
     // The layer after the last one predicts further tokens.
     model->passed_over.push_back(layer_prefix(model->layers.size()));

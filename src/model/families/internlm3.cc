@@ -3,16 +3,6 @@
 #include "model/families/families.h"
 
 namespace batchllm {
-namespace {
-
-// A flag under its published key, or under the one that transformers 5 writes.
-Result<bool> read_flag_of_either(const JsonValue &config, const char *published,
-                                 const char *written) {
-    return read_flag(config, config.given(published) ? published : written, false);
-}
-
-} // namespace
-
 Status describe_internlm3(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;
     defaults.vocabulary = 128512;
@@ -33,8 +23,10 @@ Status describe_internlm3(const JsonValue &config, Model *model) {
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
     RETURN_IF_ERROR(set_windows(
         config, 0, [](size_t) { return false; }, model));
-    ASSIGN_OR_RETURN(const bool qkv, read_flag_of_either(config, "qkv_bias", "attention_bias"));
-    ASSIGN_OR_RETURN(const bool others, read_flag_of_either(config, "bias", "mlp_bias"));
+    ASSIGN_OR_RETURN(const bool qkv,
+                     read_flag(config, known_key(config, "qkv_bias", "attention_bias"), false));
+    ASSIGN_OR_RETURN(const bool others,
+                     read_flag(config, known_key(config, "bias", "mlp_bias"), false));
     if (qkv) add_qkv_biases(model);
     if (!others) return {};
     add_output_biases(model);

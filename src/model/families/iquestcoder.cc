@@ -1,6 +1,7 @@
 // IQuest-Coder: Llama with other defaults.
 #include "model/config.h"
 #include "model/families/families.h"
+#include "model/families/llama.h"
 
 namespace batchllm {
 
@@ -17,19 +18,10 @@ Status describe_iquestcoder(const JsonValue &config, Model *model) {
     defaults.epsilon = 1e-5;
     defaults.bos = 1;
     defaults.eos = {2};
-    if (const auto clip = config.given("clip_qkv")) {
-        return clip->unsupported("clipped queries, keys and values are not supported");
-    }
-    ASSIGN_OR_RETURN(const bool windows, read_flag(config, "use_sliding_window", false));
-    if (windows) return config.at("use_sliding_window")->unsupported("windows are not supported");
-    ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
-    describe_decoder(shape, model);
-    RETURN_IF_ERROR(set_rope(config, {}, model));
-    RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
-    RETURN_IF_ERROR(set_windows(
-        config, 0, [](size_t) { return false; }, model));
-    RETURN_IF_ERROR(set_attention_biases(config, false, model));
-    return set_feed_forward_biases(config, model);
+    RETURN_IF_ERROR(
+        refuse_key(config, "clip_qkv", "clipped queries, keys and values are not supported"));
+    RETURN_IF_ERROR(refuse_flag(config, "use_sliding_window", "windows are not supported"));
+    return describe_llama_with(config, defaults, model);
 }
 
 } // namespace batchllm

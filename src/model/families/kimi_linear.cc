@@ -8,11 +8,6 @@
 namespace batchllm {
 namespace {
 
-// Keys are published with the first of two names; transformers also takes the second.
-const char *known_key(const JsonValue &config, const char *published, const char *other) {
-    return config.given(published) ? published : other;
-}
-
 Status take_list(const JsonValue &list, bool kda, std::vector<int> *kinds) {
     ASSIGN_OR_RETURN(const auto numbers, list.elements());
     for (const JsonValue &item : numbers) { // from 1 on

@@ -114,9 +114,9 @@ Result<MambaShape> read_mamba(const JsonValue &config, int32_t hidden,
     ASSIGN_OR_RETURN(mamba.width, read_convolution_width(config, "mamba_d_conv", 4));
     RETURN_IF_ERROR(read_step_limits(config, "time_step_limit", &mamba));
     ASSIGN_OR_RETURN(shape.bias, read_flag(config, "mamba_conv_bias", true));
-    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "mamba_proj_bias", false));
-    if (!biases) return shape;
-    return config.at("mamba_proj_bias")->unsupported("only products without biases are supported");
+    RETURN_IF_ERROR(
+        refuse_flag(config, "mamba_proj_bias", "only products without biases are supported"));
+    return shape;
 }
 
 void set_bamba_names(const DecoderShape &shape, Model *model) {

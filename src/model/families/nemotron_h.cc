@@ -71,17 +71,13 @@ Result<NemotronLayers> read_kinds(const JsonValue &config) {
                           NemotronLayer::feed_forward};
 }
 
-// Whichever of two keys is given: transformers prefers `other`.
-std::string_view key_or(const JsonValue &config, std::string_view key, std::string_view other) {
-    return config.given(other) ? other : key;
-}
-
 // Every token's step is limited only by time_step_limit. (transformers 5.17 uses time_step_min as a
 // limit in prompts, and no limit for tokens that it generates with a cache.)
 Result<MambaShape> read_mixer(const JsonValue &config) {
     MambaShape shape;
     Mamba2 &mamba = shape.layer;
-    const std::string_view groups = key_or(config, "n_groups", "mamba_n_groups");
+    // Of keys with two names transformers prefers Bamba's.
+    const char *groups = known_key(config, "mamba_n_groups", "n_groups");
     ASSIGN_OR_RETURN(mamba.value_heads,
                      read_count(config, "mamba_num_heads", 128, most_mamba_heads));
     ASSIGN_OR_RETURN(mamba.value_dim,
@@ -91,19 +87,16 @@ Result<MambaShape> read_mixer(const JsonValue &config) {
     if (mamba.value_heads % mamba.key_heads != 0) {
         return error(BATCHLLM_ERROR_MODEL_FORMAT,
                      "%s: \"%s\" is %d: must divide mamba_num_heads, %d", config.file().c_str(),
-                     std::string(groups).c_str(), mamba.key_heads, mamba.value_heads);
+                     groups, mamba.key_heads, mamba.value_heads);
     }
     mamba.norm_parts = mamba.key_heads;
     ASSIGN_OR_RETURN(mamba.width, read_convolution_width(
-                                      config, key_or(config, "conv_kernel", "mamba_d_conv"), 4));
+                                      config, known_key(config, "mamba_d_conv", "conv_kernel"), 4));
     RETURN_IF_ERROR(
-        read_step_limits(config, key_or(config, "time_step_limit", "mamba_dt_limit"), &mamba));
-    ASSIGN_OR_RETURN(shape.bias,
-                     read_flag(config, key_or(config, "use_conv_bias", "mamba_conv_bias"), true));
-    ASSIGN_OR_RETURN(const bool biases, read_flag(config, "use_bias", false));
-    if (biases) {
-        return config.at("use_bias")->unsupported("only products without biases are supported");
-    }
+        read_step_limits(config, known_key(config, "mamba_dt_limit", "time_step_limit"), &mamba));
+    ASSIGN_OR_RETURN(
+        shape.bias, read_flag(config, known_key(config, "mamba_conv_bias", "use_conv_bias"), true));
+    RETURN_IF_ERROR(refuse_flag(config, "use_bias", "only products without biases are supported"));
     ASSIGN_OR_RETURN(const Activation activation,
                      read_activation(config, "mamba_hidden_act", Activation::silu));
     if (activation == Activation::silu) return shape;

@@ -29,9 +29,8 @@ Status describe_olmo(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;
     defaults.vocabulary = 50304;
     defaults.eos = {50279};
-    if (const auto clip = config.given("clip_qkv")) {
-        return clip->unsupported("clipped queries, keys and values are not supported");
-    }
+    RETURN_IF_ERROR(
+        refuse_key(config, "clip_qkv", "clipped queries, keys and values are not supported"));
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
     Norm plain;

@@ -48,9 +48,8 @@ Status describe_olmoe(const JsonValue &config, Model *model) {
     defaults.max_positions = 4096;
     defaults.epsilon = 1e-5;
     defaults.eos = {50279};
-    if (const auto clip = config.given("clip_qkv")) {
-        return clip->unsupported("clipped queries, keys and values are not supported");
-    }
+    RETURN_IF_ERROR(
+        refuse_key(config, "clip_qkv", "clipped queries, keys and values are not supported"));
     return describe_sparse_olmo(config, defaults, {{64, 8}, 10000}, model);
 }
 

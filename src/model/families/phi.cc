@@ -15,11 +15,8 @@ Status describe_phi(const JsonValue &config, Model *model) {
     defaults.eos = {2};
     defaults.epsilon_key = "layer_norm_eps";
     defaults.epsilon = 1e-5;
-    ASSIGN_OR_RETURN(const bool norms, read_flag(config, "qk_layernorm", false));
-    if (norms) {
-        return config.at("qk_layernorm")
-            ->unsupported("norms of queries and keys are not supported");
-    }
+    RETURN_IF_ERROR(
+        refuse_flag(config, "qk_layernorm", "norms of queries and keys are not supported"));
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
     model->final_norm.weight.name = "model.final_layernorm.weight";

@@ -4,23 +4,6 @@
 #include "model/families/families.h"
 
 namespace batchllm {
-namespace {
-
-void fuse_qkv(Model *model) {
-    for_each_attention(model, [&](size_t i, Attention &attention) {
-        const std::string name = layer_prefix(i) + "self_attn.qkv_proj";
-        const int64_t stored = attention.q_size() + 2 * attention.kv_size();
-        int64_t first = 0;
-        for (Weight *w : {&attention.q, &attention.k, &attention.v}) {
-            const int64_t rows = w->rows();
-            *w = fused_weight(name, stored, first, rows, model->hidden);
-            first += rows;
-        }
-    });
-}
-
-} // namespace
-
 Status describe_phi3(const JsonValue &config, Model *model) {
     ConfigDefaults defaults;
     defaults.vocabulary = 32064;
@@ -32,7 +15,9 @@ Status describe_phi3(const JsonValue &config, Model *model) {
     defaults.eos = {32000};
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
-    fuse_qkv(model);
+    for_each_attention(model, [&](size_t i, Attention &attention) {
+        fuse_qkv(layer_prefix(i) + "self_attn.qkv_proj", model->hidden, &attention);
+    });
     fuse_gate_up(model);
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
 

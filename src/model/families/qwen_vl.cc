@@ -32,10 +32,7 @@ Status describe_qwen2_text(const JsonValue &config, Model *model) {
     add_qkv_biases(model);
     RETURN_IF_ERROR(set_rope(config, text_rope(1e6), model));
     RETURN_IF_ERROR(set_activation(config, "hidden_act", Activation::silu, model));
-    ASSIGN_OR_RETURN(const bool windows, read_flag(config, "use_sliding_window", false));
-    if (windows)
-        return config.at("use_sliding_window")->unsupported("only full attention is supported");
-    return {};
+    return refuse_flag(config, "use_sliding_window", "only full attention is supported");
 }
 
 Status describe_both_qwen3(const JsonValue &config, ConfigDefaults defaults, Model *model) {

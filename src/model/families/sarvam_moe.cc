@@ -6,11 +6,6 @@
 namespace batchllm {
 namespace {
 
-// The value under the published key, or under the one that transformers 5 writes.
-const char *key_of(const JsonValue &config, const char *published, const char *written) {
-    return config.given(published) ? published : written;
-}
-
 Status set_sarvam_experts(const JsonValue &config, Model *model) {
     ASSIGN_OR_RETURN(const ExpertCounts counts,
                      read_expert_counts(config,
@@ -36,11 +31,7 @@ void name_sarvam_tensors(Model *model) {
     model->embedding.name = "model.word_embeddings.weight";
     for_each_attention(model, [&](size_t i, Attention &a) {
         const std::string prefix = layer_prefix(i) + "attention.";
-        const std::string qkv = prefix + "query_key_value";
-        const int64_t stored = a.q_size() + 2 * a.kv_size();
-        a.q = fused_weight(qkv, stored, 0, a.q_size(), model->hidden);
-        a.k = fused_weight(qkv, stored, a.q_size(), a.kv_size(), model->hidden);
-        a.v = fused_weight(qkv, stored, a.q_size() + a.kv_size(), a.kv_size(), model->hidden);
+        fuse_qkv(prefix + "query_key_value", model->hidden, &a);
         a.o = named_weight(prefix + "dense", model->hidden, a.q_size());
         if (!a.q_norm) return;
         a.q_norm.weight.name = prefix + "query_layernorm.weight";
@@ -60,7 +51,7 @@ Status describe_sarvam_moe(const JsonValue &config, Model *model) {
     defaults.head_dim = 64;
     defaults.max_positions = 131072;
     defaults.eos = {1};
-    const char *biases_key = key_of(config, "use_qkv_bias", "attention_bias");
+    const char *biases_key = known_key(config, "use_qkv_bias", "attention_bias");
     ASSIGN_OR_RETURN(const bool biases, read_flag(config, biases_key, false));
     if (biases) return config.at(biases_key)->unsupported("biases are not supported");
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));

@@ -19,10 +19,7 @@ Status describe_solar_open(const JsonValue &config, Model *model) {
     RopeDefaults rope;
     rope.theta = 1000000;
     RETURN_IF_ERROR(set_rope(config, rope, model));
-    ASSIGN_OR_RETURN(const bool norms, read_flag(config, "use_qk_norm", false));
-    if (norms) {
-        return config.at("use_qk_norm")->unsupported("norms of heads are not supported here");
-    }
+    RETURN_IF_ERROR(refuse_flag(config, "use_qk_norm", "norms of heads are not supported here"));
     GroupedExperts experts;
     experts.counts = {128, 8};
     experts.width = 1280;

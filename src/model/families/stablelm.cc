@@ -16,11 +16,8 @@ Status describe_stablelm(const JsonValue &config, Model *model) {
     defaults.eos = {0};
     defaults.epsilon_key = "layer_norm_eps";
     defaults.epsilon = 1e-5;
-    ASSIGN_OR_RETURN(const bool norms, read_flag(config, "qk_layernorm", false));
-    if (norms) { // StableLM 2 12B
-        return config.at("qk_layernorm")
-            ->unsupported("norms with a weight for each head are not supported");
-    }
+    RETURN_IF_ERROR(refuse_flag(config, "qk_layernorm", // StableLM 2 12B
+                                "norms with a weight for each head are not supported"));
     ASSIGN_OR_RETURN(const DecoderShape shape, read_shape(config, defaults, model));
     describe_decoder(shape, model);
     set_layer_norms(model);

@@ -1,8 +1,6 @@
 #include "text/regex/matcher.h"
 
 #include <algorithm>
-#include <limits>
-#include <map>
 #include <utility>
 
 namespace batchllm {
@@ -23,10 +21,10 @@ class RegexProgram {
         if (boundaries) {
             ASSIGN_OR_RETURN(const RegexTree words,
                              parse_regex("\\w", {.dialect = RegexDialect::oniguruma}));
-            out_->word_ = static_cast<uint8_t>(std::min(tree.sets.size(), most_sets));
             tree.sets.push_back(words.sets[0]);
         }
         if (tree.sets.size() > most_sets) return too_large();
+        out_->word_ = static_cast<uint8_t>(tree.sets.size() - 1); // unused without them
         out_->make_sets(tree.sets);
         tree_ = std::move(tree);
         steps_.push_back({}); // the match, which every part that stands alone ends with
@@ -238,18 +236,18 @@ struct Memory {
 
 // Kept by each thread, since searches are short and many.
 struct Scratch {
-    std::vector<Alternative> frames;
+    std::vector<Alternative> alternatives;
     std::vector<const char *> rounds; // where each loop's round began
     std::vector<Memory> memories;     // by the depth of lookaheads and atomic groups
 };
 
-// What a long search has taken.
+// Gives back what a long search has taken, when it ends.
 class GivenBack {
   public:
     explicit GivenBack(Scratch *scratch) : scratch_(scratch) {}
     ~GivenBack() {
-        constexpr size_t kept_frames = size_t{1} << 16, kept_words = size_t{1} << 16;
-        bool large = scratch_->frames.capacity() > kept_frames;
+        constexpr size_t kept_alternatives = size_t{1} << 16, kept_words = size_t{1} << 16;
+        bool large = scratch_->alternatives.capacity() > kept_alternatives;
         for (const Memory &memory : scratch_->memories)
             large |= memory.seen.capacity() > kept_words;
         if (large) *scratch_ = Scratch();
@@ -269,7 +267,7 @@ class RegexSearch {
     RegexSearch(const RegexMatcher &matcher, std::string_view text, size_t from, Scratch *scratch)
         : matcher_(matcher), begin_(text.data()), end_(text.data() + text.size()),
           from_(text.data() + from), farthest_(from_), scratch_(*scratch) {
-        scratch_.frames.clear();
+        scratch_.alternatives.clear();
         scratch_.rounds.resize(static_cast<size_t>(matcher.loops_));
         for (Memory &memory : scratch_.memories) {
             memory.on = false;
@@ -281,13 +279,13 @@ class RegexSearch {
     // The end of the match that starts at p with this step; null: none.
     const char *run(int32_t at, const char *p) {
         if (scratch_.memories.size() == depth_) scratch_.memories.emplace_back();
-        const size_t depth = depth_++, frames = scratch_.frames.size();
+        const size_t depth = depth_++, alternatives = scratch_.alternatives.size();
         const size_t first = first_word(p);
         bool goes = true;
         while (goes && at != 0) {
-            if (!go(depth, &at, &p)) goes = back(depth, frames, &at, &p);
+            if (!go(depth, &at, &p)) goes = back(depth, alternatives, &at, &p);
         }
-        scratch_.frames.resize(frames);
+        scratch_.alternatives.resize(alternatives);
         std::vector<uint64_t> &seen = scratch_.memories[depth].seen;
         if (goes && first < seen.size()) seen.resize(first); // not all from here on has failed
         depth_ = depth;
@@ -345,10 +343,10 @@ class RegexSearch {
             holds = go_along(step, *at, p);
             break;
         case Step::Kind::choice:
-            scratch_.frames.push_back({*at, 0, *p, nullptr});
+            scratch_.alternatives.push_back({*at, 0, *p, nullptr});
             break;
         case Step::Kind::enter:
-            scratch_.frames.push_back({*at, 0, round(step), nullptr});
+            scratch_.alternatives.push_back({*at, 0, round(step), nullptr});
             round(step) = *p;
             break;
         case Step::Kind::again:
@@ -380,25 +378,26 @@ class RegexSearch {
         if (count < step.least) return false;
         if (step.lazy) {
             if (step.most < 0 || count < step.most)
-                scratch_.frames.push_back({at, count, *p, nullptr});
+                scratch_.alternatives.push_back({at, count, *p, nullptr});
             return true;
         }
         const char *const least = *p;
         while ((step.most < 0 || count < step.most) && take(step.set, p)) ++count;
-        if (*p != least && !step.possessive) scratch_.frames.push_back({at, count, *p, least});
+        if (*p != least && !step.possessive)
+            scratch_.alternatives.push_back({at, count, *p, least});
         return true;
     }
 
-    // Returns to where something else can be tried; false: nowhere. outer: how many frames are not this run's.
+    // Returns to where something else can be tried; false: nowhere. outer: how many alternatives are not this run's.
     bool back(size_t depth, size_t outer, int32_t *at, const char **p) {
-        std::vector<Alternative> &frames = scratch_.frames;
+        std::vector<Alternative> &alternatives = scratch_.alternatives;
         Memory &memory = scratch_.memories[depth];
-        while (frames.size() > outer) {
-            Alternative &last = frames.back();
+        while (alternatives.size() > outer) {
+            Alternative &last = alternatives.back();
             const Step &step = matcher_.steps_[static_cast<size_t>(last.step)];
             if (step.kind == Step::Kind::enter) {
                 round(step) = last.at;
-                frames.pop_back();
+                alternatives.pop_back();
                 continue;
             }
             farthest_ = std::max(farthest_, last.at);
@@ -408,16 +407,16 @@ class RegexSearch {
             *at = step.next;
             if (step.kind == Step::Kind::choice) {
                 *at = step.other;
-                frames.pop_back();
+                alternatives.pop_back();
                 return true;
             }
             if (!step.lazy) {
                 last.at = *p = utf8_previous(*p);
-                if (last.at == last.least) frames.pop_back();
+                if (last.at == last.least) alternatives.pop_back();
                 return true;
             }
             if ((step.most >= 0 && last.count == step.most) || !take(step.set, p)) {
-                frames.pop_back();
+                alternatives.pop_back();
                 continue;
             }
             last.at = *p;
@@ -467,14 +466,7 @@ void RegexMatcher::make_sets(const std::vector<CodePointSet> &sets) {
         }
     }
     std::copy_n(all.begin(), ascii_.size(), ascii_.begin());
-    std::map<std::vector<uint64_t>, uint16_t> known;
-    for (auto first = all.begin(); first != all.end(); first += 128) {
-        std::vector<uint64_t> block(first, first + 128);
-        const auto [place, is_new] =
-            known.emplace(std::move(block), static_cast<uint16_t>(known.size()));
-        if (is_new) blocks_.insert(blocks_.end(), place->first.begin(), place->first.end());
-        index_.push_back(place->second);
-    }
+    sets_ = CodePointTable(all);
 }
 
 Result<RegexMatcher> RegexMatcher::make(std::string_view expression) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "text/code_point_table.h"
 #include "text/regex/tree.h"
 #include "text/utf8.h"
 
@@ -71,8 +72,7 @@ class RegexMatcher {
             *length = 1;
             return ascii_[static_cast<size_t>(*p)];
         }
-        const uint32_t point = utf8_decode(p, length);
-        return blocks_[size_t{index_[point >> 7]} * 128 + (point & 127)];
+        return sets_.of(utf8_decode(p, length));
     }
     void make_sets(const std::vector<CodePointSet> &sets);
 
@@ -84,8 +84,7 @@ class RegexMatcher {
     bool may_be_empty_ = false;
     uint8_t word_ = 0; // the set \w, if there is a \b
     std::array<uint64_t, 128> ascii_{};
-    std::vector<uint16_t> index_; // as UnicodeClasses
-    std::vector<uint64_t> blocks_;
+    CodePointTable<uint64_t> sets_;
 };
 
 } // namespace batchllm
